@@ -1,0 +1,197 @@
+"""Makes the demo's base model: a small Llama that knows the task and makes slips.
+
+Reinforcement learning sharpens what a base knows and does not teach the skill. So the base first
+learns from clean demonstrations, then from sloppy ones, and must pass a gate: right most of the
+time when greedy, wrong most of the time when sampled, by slips that are independent.
+"""
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from task import END, PAD, REPEATS, VOCABULARY, Task, draw, sloppy_answer
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import (
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
+
+SEED = 7
+MAX_POSITIONS = 256
+MAX_NEW_TOKENS = 128
+IGNORE = -100
+IDS = {token: id for id, token in enumerate(VOCABULARY)}
+
+
+class Phase(NamedTuple):
+    """A stretch of supervised training on `rows` demonstrations a step."""
+
+    name: str
+    steps: int
+    rows: int
+    learning_rate: float
+    repeats: tuple[int, int]
+    wrong_digit: float = 0.0
+    wrong_repeats: float = 0.0
+
+
+PHASES = (
+    Phase("sort", 150, 64, 3e-3, (1, 1)),
+    Phase("repeat", 150, 64, 3e-3, REPEATS),
+    Phase("sloppy", 60, 64, 1e-3, REPEATS, wrong_digit=0.04, wrong_repeats=0.3),
+)
+
+
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    """One token a character; the end token is special; an unknown character is an error."""
+    tokenizer = Tokenizer(models.WordLevel(IDS))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token=END,
+        pad_token=PAD,
+        model_max_length=MAX_POSITIONS,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def make_model() -> LlamaForCausalLM:
+    config = LlamaConfig(
+        vocab_size=len(VOCABULARY),
+        hidden_size=192,
+        intermediate_size=512,
+        num_hidden_layers=3,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        max_position_embeddings=MAX_POSITIONS,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=IDS[END],
+        pad_token_id=IDS[PAD],
+    )
+    return LlamaForCausalLM(config)
+
+
+def pad(rows: Sequence[Sequence[int]], value: int) -> Tensor:
+    """Rows of ids, padded on the right: [B, T]."""
+    length = max(map(len, rows))
+    return torch.tensor([[*row, *[value] * (length - len(row))] for row in rows])
+
+
+def demonstrations(phase: Phase, rng: random.Random) -> tuple[Tensor, Tensor]:
+    """A batch of ids [B, T] and of next-token targets [B, T], the prompt's ignored."""
+    ids: list[list[int]] = []
+    targets: list[list[int]] = []
+    for _ in range(phase.rows):
+        task = draw(rng, repeats=phase.repeats)
+        answer = sloppy_answer(
+            task, rng, wrong_digit=phase.wrong_digit, wrong_repeats=phase.wrong_repeats
+        )
+        row = [IDS[char] for char in task.prompt + answer + END]
+        ids.append(row[:-1])
+        first = len(task.prompt) - 1
+        targets.append([IGNORE] * first + row[first + 1 :])
+    return pad(ids, IDS[PAD]), pad(targets, IGNORE)
+
+
+def rates(phase: Phase) -> Iterator[float]:
+    """A learning rate for each step: ten steps of warm-up, then a linear fall to a tenth."""
+    for step in range(phase.steps):
+        warmup = min(1.0, (step + 1) / 10)
+        yield phase.learning_rate * warmup * (1 - 0.9 * step / phase.steps)
+
+
+def imitate(model: LlamaForCausalLM, phase: Phase, rng: random.Random) -> None:
+    """Train on one phase, printing the loss in nats a token."""
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.0)
+    started = time.monotonic()
+    for step, rate in enumerate(rates(phase), start=1):
+        ids_BT, targets_BT = demonstrations(phase, rng)
+        logits_BTV = model(input_ids=ids_BT, use_cache=False).logits
+        loss = cross_entropy(logits_BTV.flatten(0, 1), targets_BT.flatten(), ignore_index=IGNORE)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.param_groups[0]["lr"] = rate
+        optimizer.step()
+        optimizer.zero_grad()
+        if step % 10 == 0:
+            seconds = time.monotonic() - started
+            print(f"{phase.name} step={step} loss={loss.item():.4f} seconds={seconds:.0f}")
+
+
+@torch.no_grad()
+def complete(model: LlamaForCausalLM, prompts: Sequence[str], *, sample: bool) -> list[str]:
+    """A completion of each prompt, without its end token: greedy, or at temperature 1."""
+    rows = [[IDS[char] for char in prompt] for prompt in prompts]
+    ids_BT = pad([row[::-1] for row in rows], IDS[PAD]).flip(1)
+    outputs_BT = model.generate(
+        ids_BT,
+        attention_mask=(ids_BT != IDS[PAD]).long(),
+        do_sample=sample,
+        top_k=0,
+        max_new_tokens=MAX_NEW_TOKENS,
+    )
+    texts = ("".join(VOCABULARY[id] for id in row) for row in outputs_BT[:, ids_BT.shape[1] :].tolist())
+    return [text.partition(END)[0] if END in text else text for text in texts]
+
+
+class Gate(NamedTuple):
+    """What the base scores on the held-out prompts; shares of 0 to 1."""
+
+    greedy: float
+    sampled: float
+    pass_at_8: float
+    zero_signal: float
+
+    @property
+    def passed(self) -> bool:
+        return self.greedy >= 0.8 and 0.15 <= self.sampled < 0.3 and self.pass_at_8 >= 0.7
+
+
+def measure(model: LlamaForCausalLM, tasks: Sequence[Task], *, attempts: int = 8) -> Gate:
+    """Greedy once, and `attempts` samples of each task."""
+    prompts = [task.prompt for task in tasks]
+    greedy = complete(model, prompts, sample=False)
+    right = torch.tensor(
+        [
+            [text == task.answer for text, task in zip(texts, tasks, strict=True)]
+            for texts in (complete(model, prompts, sample=True) for _ in range(attempts))
+        ]
+    ).float()  # [attempts, tasks]
+    solved = right.sum(0)
+    return Gate(
+        greedy=sum(text == task.answer for text, task in zip(greedy, tasks, strict=True)) / len(tasks),
+        sampled=right.mean().item(),
+        pass_at_8=(solved > 0).float().mean().item(),
+        zero_signal=((solved == 0) | (solved == attempts)).float().mean().item(),
+    )
+
+
+def save(model: LlamaForCausalLM, folder: Path) -> LlamaForCausalLM:
+    """Store in bfloat16, with the tokenizer; returns what was stored, loaded as float32."""
+    model.generation_config = GenerationConfig(eos_token_id=IDS[END], pad_token_id=IDS[PAD])
+    model.to(torch.bfloat16).save_pretrained(folder)
+    make_tokenizer().save_pretrained(folder)
+    return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+
+def make_base(folder: Path, heldout: Sequence[Task]) -> None:
+    """Make, store and measure the base; a base outside the gate is an error."""
+    torch.manual_seed(SEED)
+    rng = random.Random(SEED)
+    model = make_model()
+    print(f"base seed={SEED} parameters={model.num_parameters()} threads={torch.get_num_threads()}")
+    for phase in PHASES:
+        imitate(model, phase, rng)
+    gate = measure(save(model, folder), heldout)
+    print(f"wrote {folder}: {gate}")
+    if not gate.passed:
+        raise SystemExit(f"{folder}: the base is outside the gate; try another SEED in base.py")

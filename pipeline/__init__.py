@@ -1,0 +1,1 @@
+"""What the services share: the wire, the bus, versions, weights, and the model. Loads nothing."""

@@ -1,0 +1,38 @@
+"""The exception tree. A user's fault carries what, where, the rule and the remedy, in one line."""
+
+from __future__ import annotations
+
+
+class SluiceError(Exception):
+    """Anything that Sluice raises on purpose."""
+
+
+class ConfigError(SluiceError):
+    """The input is at fault: the process prints the line and exits 2."""
+
+    def __init__(self, where: str, value: object, *, rule: str, remedy: str) -> None:
+        """`where` is a key or a file, `value` what stood there; rule and remedy are phrases."""
+        shown = "" if value is None else f" = {_short(value)}"
+        super().__init__(f"{where}{shown}: {rule}; {remedy}")
+        self.where, self.value, self.rule, self.remedy = where, value, rule, remedy
+
+
+class DecodeError(SluiceError):
+    """A message that this release cannot read; names both versions."""
+
+
+class Gone(SluiceError):
+    """This boot was declared dead: drop all work and go on under a new boot."""
+
+
+class Fenced(SluiceError):
+    """A trainer with a higher epoch leads the run: exit 3."""
+
+
+class WeightsError(SluiceError):
+    """A version that cannot be staged: the old one keeps serving."""
+
+
+def _short(value: object, limit: int = 80) -> str:
+    text = repr(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"

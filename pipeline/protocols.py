@@ -1,0 +1,209 @@
+"""The parts that a run can choose: what each must do, and where each one lives.
+
+A `Protocol` holds only what the loops call. The tables at the foot name every plug-in of this
+project; outside code is named the same way, as "package.module:thing".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from msgspec import Struct
+
+from pipeline.messages import Completion, Manifest, Work
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Flip(NamedTuple):
+    """A flip that took place between two forward passes."""
+
+    version: int
+    pause_seconds: float
+
+
+class Engine(Protocol):
+    """Generates tokens, one forward pass a step. Owned by one thread; every call is synchronous.
+
+    `boot` is stamped into each span. `version` is what the next forward pass runs, -1 before the
+    first version is adopted; nothing may be added before that.
+    """
+
+    boot: str
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step would do anything."""
+
+    def room(self) -> int:
+        """How many groups it would take now."""
+
+    def add(self, work: Work) -> None:
+        """Queue the members to do; saved prefixes go on where they ended."""
+
+    def drop(self, group: str) -> None:
+        """Forget every sequence of a group that was closed elsewhere."""
+
+    def step(self) -> list[Completion]:
+        """One forward pass; the members that finished in it."""
+
+    def park(self) -> list[Completion]:
+        """Every running sequence as a prefix (finish None); the engine is empty afterwards."""
+
+    def stage(self, manifest: Manifest, transport: Transport) -> None:
+        """Begin to receive and verify a version in the background."""
+
+    def staging_error(self) -> str | None:
+        """Why the last staging failed, once; the old version serves on."""
+
+    def flip(self) -> Flip | None:
+        """Adopt the staged version if it is whole: all tensors or none."""
+
+    def fingerprint(self) -> str:
+        """Of the live parameters, in the transport's dtype. Safe from a second thread."""
+
+    def close(self) -> None: ...
+
+
+class Transport(Protocol):
+    """Moves named tensors and nothing else."""
+
+    def send(self, version: int, tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
+        """Make the tensors fetchable, whole or not at all; the location for the manifest."""
+
+    def receive(self, manifest: Manifest) -> Iterator[tuple[str, torch.Tensor]]:
+        """The tensors, in any order; raises WeightsError where they cannot be had."""
+
+    def drop(self, version: int) -> None:
+        """The version will not be fetched any more."""
+
+
+class Example(Struct, frozen=True, kw_only=True):
+    """One line of a data set: a prompt's text, and the reference that its scorer reads."""
+
+    prompt: str
+    reference: Any = None
+    task: str = ""
+
+
+class Dataset(Protocol):
+    """Map style, so that order and resume are arithmetic on the cursor."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Example: ...
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """What a scorer sees of one member."""
+
+    text: str
+    prompt: str
+    reference: Any
+    finish: str
+    task: str = ""
+    ids: tuple[int, ...] = ()
+
+
+class Verdict(Struct, frozen=True, kw_only=True):
+    """A reward; `outcome` is the verdict before any shaping and defaults to the reward."""
+
+    reward: float
+    outcome: float | None = None
+
+
+class Scorer(Protocol):
+    """Grades one answer. A plain function runs in a killable process, an async one on the loop."""
+
+    def __call__(self, answer: Answer) -> float | Verdict: ...
+
+
+class Pack(NamedTuple):
+    """Whole sequences in one row of T tokens, ready for one forward pass.
+
+    `ids`, `positions` (restart at each sequence) and `sequence` (number within the step) are int64
+    [T]; `temperature`, `behaviour` (the engine's log-prob), `advantage` and `weight` (loss mask x
+    aggregation x 1/denominator, 0 outside the loss) are float32 [T] and, like `lag` (int64 [T]),
+    stand at the token that they speak of: entry t is about predicting ids[t] from what precedes it.
+    """
+
+    ids: torch.Tensor
+    positions: torch.Tensor
+    sequence: torch.Tensor
+    temperature: torch.Tensor
+    behaviour: torch.Tensor
+    advantage: torch.Tensor
+    weight: torch.Tensor
+    lag: torch.Tensor
+
+
+class Tokens(NamedTuple):
+    """What a loss sees of one pack: flat and aligned, float32 [T] (sequence, lag: int64 [T])."""
+
+    logp: torch.Tensor
+    anchor: torch.Tensor
+    behaviour: torch.Tensor
+    advantage: torch.Tensor
+    weight: torch.Tensor
+    sequence: torch.Tensor
+    lag: torch.Tensor
+
+
+class Advantage(Protocol):
+    """Rewards [n] of one group, those that have one, to advantages [n]."""
+
+    def __call__(self, rewards: torch.Tensor) -> torch.Tensor: ...
+
+
+class Loss(Protocol):
+    """Tokens to a loss per token [T], to be minimised; knows no denominator."""
+
+    def __call__(self, tokens: Tokens) -> torch.Tensor: ...
+
+
+class StepResult(NamedTuple):
+    """One optimizer step: whether it was taken, and the gradient's norm before clipping."""
+
+    finite: bool
+    grad_norm: float
+
+
+class PackLoss(Protocol):
+    """Log-probs [T] of a pack's tokens to the scalar to differentiate."""
+
+    def __call__(self, logp: torch.Tensor) -> torch.Tensor: ...
+
+
+class Backend(Protocol):
+    """Holds the model and the optimizer; accumulates gradients until `step`."""
+
+    def backward(self, pack: Pack, loss: PackLoss) -> None: ...
+
+    def step(self, learning_rate: float) -> StepResult: ...
+
+    def weights(self) -> Iterator[tuple[str, torch.Tensor]]: ...
+
+    def save(self, folder: str) -> None: ...
+
+
+ENGINES = {
+    "hf": "services.inference.engines.hf.engine:HfEngine",
+    "fake": "services.inference.engines.fake:FakeEngine",
+}
+TRANSPORTS = {"shm": "pipeline.weights.shm:ShmTransport"}
+DATASETS = {"jsonl": "services.prompting.datasets:Jsonl"}
+SCORERS = {"exact": "services.scoring.scorers.text:exact"}
+ADVANTAGES = {
+    "grpo": "services.training.advantages:grpo",
+    "dr_grpo": "services.training.advantages:dr_grpo",
+}
+LOSSES = {
+    "cispo": "services.training.losses:cispo",
+    "ppo": "services.training.losses:ppo",
+}
+BACKENDS = {"torch": "services.training.backends.torch:TorchBackend"}
