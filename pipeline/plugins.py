@@ -1,0 +1,89 @@
+"""From a name in RUN.toml to a callable: the tables are in `protocols.py`, the building is here.
+
+A plug-in is a callable; its keyword-only parameters are its options, checked before anything is
+started. A class is called, a function is bound.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, get_type_hints
+
+import msgspec
+
+from pipeline.config import nearest
+from pipeline.errors import ConfigError
+from pipeline.run import Spec
+
+Table = Mapping[str, str]
+
+
+def name_of(spec: Spec, at: str) -> str:
+    """The plug-in's name; raises ConfigError where a table lacks `use`."""
+    if isinstance(spec, str):
+        return spec
+    if not isinstance(spec.get("use"), str):
+        raise ConfigError(at, spec, rule="needs `use`", remedy=f'write {at} = {{ use = "NAME" }}')
+    return str(spec["use"])
+
+
+def options_of(spec: Spec) -> dict[str, Any]:
+    """The options that stand beside `use`."""
+    return {} if isinstance(spec, str) else {k: v for k, v in spec.items() if k != "use"}
+
+
+def build(table: Table, spec: Spec, *args: object, at: str, **given: object) -> Any:
+    """The plug-in, made from the spec's options, `args`, and what the program itself gives it."""
+    thing = find(table, spec, at)
+    options = check(thing, options_of(spec), at, given=frozenset(given))
+    if inspect.isclass(thing):
+        return thing(*args, **given, **options)
+    return functools.partial(thing, *args, **given, **options)
+
+
+def find(table: Table, spec: Spec, at: str) -> Callable[..., Any]:
+    """The callable behind the name; imports its module and nothing else."""
+    name = name_of(spec, at)
+    if name not in table and ":" not in name:
+        remedy = f'{nearest(name, [*table])} or "package.module:thing"'
+        raise ConfigError(at, name, rule="no such plug-in", remedy=remedy)
+    module, _, attribute = table.get(name, name).partition(":")
+    if (here := os.getcwd()) not in sys.path:  # a user's own module stands beside RUN.toml's caller
+        sys.path.append(here)
+    try:
+        thing: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as exc:
+        remedy = "check the name, and install what it needs"
+        raise ConfigError(at, name, rule=f"cannot be imported ({exc})", remedy=remedy) from exc
+    if not callable(thing):
+        raise ConfigError(at, name, rule="is not callable", remedy="name a function or a class")
+    return thing
+
+
+def check(
+    thing: Callable[..., Any], options: Mapping[str, Any], at: str, given: frozenset[str]
+) -> dict[str, Any]:
+    """The options, converted by their annotations; raises ConfigError that names the nearest."""
+    parameters = inspect.signature(thing).parameters.values()
+    known = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in given}
+    target = thing.__init__ if inspect.isclass(thing) else thing
+    hints = get_type_hints(target, include_extras=True)
+    checked = {}
+    for key, value in options.items():
+        if key not in known:
+            remedy = nearest(key, [*known]) if known else "it has no options"
+            raise ConfigError(f"{at}.{key}", value, rule="no such option", remedy=remedy)
+        try:
+            checked[key] = msgspec.convert(value, hints.get(key, Any), strict=True)
+        except msgspec.ValidationError as exc:
+            remedy = "change the value"
+            raise ConfigError(f"{at}.{key}", value, rule=str(exc), remedy=remedy) from exc
+    for key, parameter in known.items():
+        if parameter.default is parameter.empty and key not in checked:
+            raise ConfigError(f"{at}.{key}", None, rule="is required", remedy=f"add {key}")
+    return checked

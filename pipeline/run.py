@@ -1,0 +1,185 @@
+"""The whole of RUN.toml as Structs: every key, its unit, its range and its default.
+
+The line under a field is its documentation; `docs/configuration.md` is made from it. Rules that
+join several keys stand in `__post_init__`. Nothing here reads a file: see `config.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct, field
+
+Spec = str | dict[str, Any]
+"""A plug-in: its name, or `{ use = "name", option = value }`, or `use = "package.module:thing"`."""
+
+Positive = Annotated[int, Meta(ge=1)]
+Count = Annotated[int, Meta(ge=0)]
+Seconds = Annotated[float, Meta(gt=0)]
+
+
+class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What all sections share: no key is ignored."""
+
+
+class Bus(Section, frozen=True, kw_only=True):
+    """[bus]: where the services meet."""
+
+    url: str = ""
+    """redis://, rediss:// or unix://. Empty: --redis, $SLUICE_REDIS, or a server that `up` starts."""
+    lease_seconds: Seconds = 15.0
+    """A process silent for so long is taken for dead, and its work is given to others."""
+
+
+class Model(Section, frozen=True, kw_only=True):
+    """[model]: the policy before its first step."""
+
+    path: str
+    """A folder in Hugging Face format, or a name that transformers can load."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the parameters, in the engine and on the way there."""
+
+
+class Prompting(Section, frozen=True, kw_only=True):
+    """[prompting]: how the data set is walked."""
+
+    epochs: Positive = 1
+    """Passes over the data, each in its own seeded order; the run ends with them at the latest."""
+
+
+class Groups(Section, frozen=True, kw_only=True):
+    """[groups]: attempts at one prompt, and how many prompts make a step."""
+
+    members: Annotated[int, Meta(ge=2)] = 8
+    """Attempts at one prompt; the advantage compares them, so two at least."""
+    per_step: Positive = 16
+    """Groups in one optimizer step."""
+
+
+class Sampling(Section, frozen=True, kw_only=True):
+    """[sampling]: how members are sampled."""
+
+    temperature: Annotated[float, Meta(gt=0)] = 1.0
+    """Divides the logits, in the engine and in the trainer alike."""
+    max_tokens: Positive = 256
+    """Tokens of one completion at most; clamped to the room that the model's context leaves."""
+
+
+class Lag(Section, frozen=True, kw_only=True):
+    """[lag]: how old a token may be when it is trained."""
+
+    max: Count = 2
+    """Optimizer steps between the weights that sampled a token and those that it updates."""
+    unit: Literal["sample", "token"] = "token"
+    """What is refused beyond that: the whole member (sample), or just its stale tokens (token)."""
+
+
+class Inference(Section, frozen=True, kw_only=True):
+    """[inference]: the engines."""
+
+    engine: Spec = "hf"
+    """The engine: hf, fake."""
+    swap: Literal["keep", "recompute"] = "keep"
+    """Sequences in flight at a flip go on with their KV cache (keep), or with one made anew."""
+
+
+class Scoring(Section, frozen=True, kw_only=True):
+    """[scoring]: the reward."""
+
+    scorers: Annotated[list[Spec], Meta(min_length=1)] = field(default_factory=lambda: ["exact"])
+    """Their rewards are added up; the first one's outcome is the member's."""
+    workers: Positive = 1
+    """Processes that run scorers which are plain functions."""
+    timeout_seconds: Seconds = 10.0
+    """An answer that takes longer to score counts as scorer_error, and its worker is replaced."""
+
+
+class Objective(Section, frozen=True, kw_only=True):
+    """[objective]: from rewards to a gradient."""
+
+    advantage: Spec = "grpo"
+    """Rewards of a group to advantages: grpo, dr_grpo."""
+    loss: Spec = "cispo"
+    """Loss of a token, anchored at the policy that sampled it: cispo, ppo."""
+
+
+class Training(Section, frozen=True, kw_only=True):
+    """[training]: the optimizer."""
+
+    backend: Spec = "torch"
+    """What holds the model and the optimizer: torch."""
+    learning_rate: Annotated[float, Meta(ge=0)] = 1e-6
+    """Of AdamW, after the warm-up."""
+    warmup_steps: Count = 5
+    """Steps over which the learning rate rises linearly."""
+    pack_tokens: Positive = 2048
+    """Tokens in one row of a forward pass at most; a longer sequence has a row of its own."""
+
+
+class Evaluation(Section, frozen=True, kw_only=True):
+    """[evaluation]: held-out prompts, graded after training on weights kept along the way."""
+
+    data: Spec
+    """The held-out data set."""
+    every: Positive = 10
+    """Versions between two that are kept for it; the first and the last always are."""
+    members: Positive = 4
+    """Samples of each prompt, beside one greedy answer."""
+
+
+class Up(Section, frozen=True, kw_only=True):
+    """[up]: what `sluice up` starts on this machine."""
+
+    inference: Positive = 1
+    """Engines."""
+    scoring: Positive = 1
+    """Scoring processes."""
+    restarts: Count = 3
+    """How often one process may die before the run fails."""
+
+
+class Run(Section, frozen=True, kw_only=True):
+    """A run, from its first prompt to its last step."""
+
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    """Of the run: its folder under runs/, and its keys in Redis."""
+    steps: Positive
+    """Optimizer steps after which the run is done."""
+    seed: int = 0
+    """Of the order of the data and of every member's noise."""
+    weights: Spec = "shm"
+    """How new weights travel: shm."""
+    model: Model
+    data: Spec
+    """The data set: jsonl."""
+    prompting: Prompting = field(default_factory=Prompting)
+    groups: Groups = field(default_factory=Groups)
+    sampling: Sampling = field(default_factory=Sampling)
+    lag: Lag = field(default_factory=Lag)
+    inference: Inference = field(default_factory=Inference)
+    scoring: Scoring = field(default_factory=Scoring)
+    objective: Objective = field(default_factory=Objective)
+    training: Training = field(default_factory=Training)
+    evaluation: Evaluation | None = None
+    bus: Bus = field(default_factory=Bus)
+    up: Up = field(default_factory=Up)
+
+    @property
+    def window(self) -> int:
+        """Groups that may be alive at once: as many as can be trained before they are too old."""
+        return (self.lag.max + 1) * self.groups.per_step
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What must not differ between the processes of a run, or when it goes on."""
+        return {
+            "model.path": self.model.path,
+            "model.dtype": self.model.dtype,
+            "seed": str(self.seed),
+            "groups.members": str(self.groups.members),
+            "groups.per_step": str(self.groups.per_step),
+            "sampling.temperature": str(self.sampling.temperature),
+            "sampling.max_tokens": str(self.sampling.max_tokens),
+            "lag.max": str(self.lag.max),
+            "lag.unit": self.lag.unit,
+        }

@@ -1,0 +1,92 @@
+"""What every process has around its loop: logs, an HTTP thread, and an exit code with a reason."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from pipeline.errors import ConfigError, Fenced, SluiceError
+from pipeline.metrics import Metrics
+
+EXIT_DONE, EXIT_FAILED, EXIT_INPUT, EXIT_FENCED = 0, 1, 2, 3
+
+
+def configure_logs(level: int = logging.INFO) -> None:
+    """One line an event, on standard error."""
+    logging.basicConfig(
+        level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+
+
+def exit_code(body: Callable[[], None]) -> int:
+    """Runs the body; its errors become one line and the code that says whose fault it was."""
+    try:
+        body()
+    except ConfigError as exc:
+        return _say(exc, EXIT_INPUT)
+    except Fenced as exc:
+        return _say(exc, EXIT_FENCED)
+    except SluiceError as exc:
+        return _say(exc, EXIT_FAILED)
+    return EXIT_DONE
+
+
+class Http:
+    """/metrics, /healthz (the loop makes progress) and /readyz (it does its work) in a thread."""
+
+    def __init__(self, metrics: Metrics, address: str = "127.0.0.1:0") -> None:
+        self.healthy: Callable[[], bool] = lambda: True
+        self.ready: Callable[[], bool] = lambda: False
+        host, _, port = address.rpartition(":")
+        handler = _handler(self, metrics)
+        try:
+            self._server = ThreadingHTTPServer((host or "127.0.0.1", int(port)), handler)
+        except (OSError, ValueError, OverflowError) as exc:
+            remedy = "name a free HOST:PORT, or port 0 for any"
+            rule = f"cannot be listened on ({exc})"
+            raise ConfigError("--http", address, rule=rule, remedy=remedy) from exc
+        self._server.daemon_threads = True
+        bound_host, bound_port = self._server.server_address[:2]
+        self.address = f"{bound_host!s}:{bound_port}"
+        threading.Thread(target=self._server.serve_forever, name="http", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def _handler(http: Http, metrics: Metrics) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path == "/metrics":
+                self._reply(200, metrics.exposition())
+            elif self.path == "/healthz":
+                self._verdict(http.healthy())
+            elif self.path == "/readyz":
+                self._verdict(http.ready())
+            else:
+                self._reply(404, b"known: /metrics /healthz /readyz\n")
+
+        def _verdict(self, good: bool) -> None:
+            self._reply(200 if good else 503, b"ok\n" if good else b"no\n")
+
+        def _reply(self, status: int, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            logging.getLogger(__name__).debug(format, *args)
+
+    return Handler
+
+
+def _say(exc: SluiceError, code: int) -> int:
+    print(f"sluice: {exc}", file=sys.stderr)
+    return code
