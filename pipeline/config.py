@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -26,6 +27,9 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Run:
     known = dict(_keys(Run))
     for key in _unknown(tree, Run):
         _refuse_unknown(f"{path}: {key}", key, known)
+    for key, value in _not_finite(tree):
+        remedy = "give a finite number"
+        raise ConfigError(f"{path}: {key}", value, rule="is no quantity", remedy=remedy)
     try:
         return msgspec.convert(tree, Run, strict=True)
     except msgspec.ValidationError as exc:
@@ -37,10 +41,12 @@ def dump(run: Run) -> str:
     return "\n".join(_lines(msgspec.to_builtins(run))) + "\n"
 
 
-def nearest(word: str, known: Sequence[str]) -> str:
-    """A remedy that names the nearest known word, or all of them."""
+def nearest(word: str, known: Sequence[str], prefix: str = "") -> str:
+    """A remedy that names the nearest known word, or all of them, each with the prefix."""
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known))}"
+    if close:
+        return f"did you mean {prefix + close[0]!r}?"
+    return f"known: {', '.join(prefix + word for word in sorted(known))}"
 
 
 def documented(kind: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str, type, str]]:
@@ -56,10 +62,11 @@ def documented(kind: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[s
 
 def _read(path: Path) -> Tree:
     try:
-        return tomllib.loads(path.read_text())
-    except FileNotFoundError:
-        raise ConfigError(str(path), None, rule="no such file", remedy="name a RUN.toml") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, IsADirectoryError) as exc:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as exc:
+        rule = f"cannot be read ({exc.strerror})"
+        raise ConfigError(str(path), None, rule=rule, remedy="name a RUN.toml") from exc
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
         raise ConfigError(str(path), None, rule=f"not TOML: {exc}", remedy="mend it") from exc
 
 
@@ -108,10 +115,28 @@ def _unknown(tree: Tree, kind: type[msgspec.Struct], prefix: str = "") -> Iterat
             yield from _unknown(value, section, f"{prefix}{name}.")
 
 
+def _not_finite(value: Any, key: str = "") -> Iterator[tuple[str, float]]:
+    """TOML can write `inf` and `nan`; no key of a run can mean them."""
+    if isinstance(value, float) and not math.isfinite(value):
+        yield key, value
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _not_finite(inner, f"{key}.{name}".lstrip("."))
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from _not_finite(inner, f"{key}[{number}]")
+
+
 def _refuse_unknown(where: str, key: str, known: dict[str, str]) -> None:
-    sections = {k.rpartition(".")[0] for k in known} - {""}
-    by_last = {k for k, name in known.items() if name == key.rpartition(".")[2]}
-    remedy = f"did you mean {min(by_last)!r}?" if by_last else nearest(key, [*known, *sections])
+    """Names the same key of another section, or the nearest of this one, or of them all."""
+    section, dot, last = key.rpartition(".")
+    siblings = [name for k, name in known.items() if k == f"{section}.{name}"]
+    if same := [k for k, name in known.items() if name == last]:
+        remedy = f"did you mean {min(same)!r}?"
+    elif siblings:
+        remedy = nearest(last, siblings, section + dot)
+    else:
+        remedy = nearest(key, [*known, *({k.rpartition(".")[0] for k in known} - {""})])
     raise ConfigError(where, None, rule="no such key", remedy=remedy)
 
 
@@ -125,8 +150,19 @@ def _explain(path: Path, exc: msgspec.ValidationError, tree: Tree) -> ConfigErro
     value: Any = tree
     for part in re.findall(r"\w+", key):
         value = value.get(part) if isinstance(value, dict) else None
-    rule = rule[:1].lower() + rule[1:]
+    if choices := _choices(key):
+        remedy = nearest(str(value), choices)
+        return ConfigError(f"{path}: {key}", value, rule="is no choice", remedy=remedy)
+    rule = (rule[:1].lower() + rule[1:]).replace("object", "table")
     return ConfigError(f"{path}: {key}", value, rule=rule, remedy="see docs/configuration.md")
+
+
+def _choices(key: str) -> tuple[str, ...]:
+    """What a key with a fixed set of words may say."""
+    for known, kind, name in documented(Run):
+        if known == key and get_origin(hint := get_type_hints(kind)[name]) is Literal:
+            return get_args(hint)
+    return ()
 
 
 def _lines(tree: Tree, prefix: str = "") -> Iterator[str]:
@@ -134,7 +170,7 @@ def _lines(tree: Tree, prefix: str = "") -> Iterator[str]:
     sections = {k: v for k, v in tree.items() if isinstance(v, dict) and "use" not in v}
     for key, value in tree.items():
         if key not in sections and value is not None:
-            yield f"{key} = {_toml(value)}"
+            yield f"{_name(key)} = {_toml(value)}"
     for key, section in sections.items():
         yield f"\n[{prefix}{key}]"
         yield from _lines(section, f"{prefix}{key}.")
@@ -142,8 +178,17 @@ def _lines(tree: Tree, prefix: str = "") -> Iterator[str]:
 
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
-        inner = ", ".join(f"{k} = {_toml(v)}" for k, v in value.items() if v is not None)
+        inner = ", ".join(f"{_name(k)} = {_toml(v)}" for k, v in value.items() if v is not None)
         return f"{{ {inner} }}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml, value))}]"
-    return msgspec.json.encode(value).decode()
+    return _json(value)
+
+
+def _name(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _json(key)
+
+
+def _json(value: Any) -> str:
+    """JSON is TOML, but for one character that TOML wants escaped."""
+    return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")

@@ -65,6 +65,7 @@ class Clock:
         self._seconds = {a: seconds.labels(activity=a) for a in ("busy", "idle", "other")}
         self._wall = metrics.counter("wall_seconds", "Seconds since the loop began.")
         self._last: float | None = None
+        self._lap: dict[Activity, float] = {"busy": 0.0, "idle": 0.0, "other": 0.0}
 
     @contextmanager
     def __call__(self, activity: Activity) -> Iterator[None]:
@@ -73,7 +74,15 @@ class Clock:
         try:
             yield
         finally:
-            self._seconds[activity].inc(time.perf_counter() - started)
+            spent = time.perf_counter() - started
+            self._seconds[activity].inc(spent)
+            self._lap[activity] += spent
+
+    def lap(self) -> dict[str, float]:
+        """Seconds by activity since the last lap, as `busy_seconds` and so on."""
+        lap = {f"{activity}_seconds": spent for activity, spent in self._lap.items()}
+        self._lap = dict.fromkeys(self._lap, 0.0)
+        return lap
 
     def turn(self) -> None:
         """Called once a turn of the loop: wall time goes on."""

@@ -12,6 +12,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any, get_type_hints
 
 import msgspec
@@ -37,13 +38,18 @@ def options_of(spec: Spec) -> dict[str, Any]:
     return {} if isinstance(spec, str) else {k: v for k, v in spec.items() if k != "use"}
 
 
-def build(table: Table, spec: Spec, *args: object, at: str, **given: object) -> Any:
-    """The plug-in, made from the spec's options, `args`, and what the program itself gives it."""
+def make(table: Table, spec: Spec, *args: object, at: str, **given: object) -> Any:
+    """A part, by calling the plug-in with `args`, the spec's options, and what is `given`."""
     thing = find(table, spec, at)
     options = check(thing, options_of(spec), at, given=frozenset(given))
-    if inspect.isclass(thing):
-        return thing(*args, **given, **options)
-    return functools.partial(thing, *args, **given, **options)
+    return thing(*args, **given, **options)
+
+
+def build(table: Table, spec: Spec, *, at: str) -> Any:
+    """A function, bound to the spec's options; a class with a `__call__` is made from them."""
+    thing = find(table, spec, at)
+    options = check(thing, options_of(spec), at, given=frozenset())
+    return thing(**options) if inspect.isclass(thing) else functools.partial(thing, **options)
 
 
 def find(table: Table, spec: Spec, at: str) -> Callable[..., Any]:
@@ -57,9 +63,10 @@ def find(table: Table, spec: Spec, at: str) -> Callable[..., Any]:
         sys.path.append(here)
     try:
         thing: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as exc:
+    except Exception as exc:  # an import runs a stranger's code: whatever it raises is the input's
+        rule = f"cannot be imported ({type(exc).__name__}: {exc})"
         remedy = "check the name, and install what it needs"
-        raise ConfigError(at, name, rule=f"cannot be imported ({exc})", remedy=remedy) from exc
+        raise ConfigError(at, name, rule=rule, remedy=remedy) from exc
     if not callable(thing):
         raise ConfigError(at, name, rule="is not callable", remedy="name a function or a class")
     return thing
@@ -71,8 +78,7 @@ def check(
     """The options, converted by their annotations; raises ConfigError that names the nearest."""
     parameters = inspect.signature(thing).parameters.values()
     known = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in given}
-    target = thing.__init__ if inspect.isclass(thing) else thing
-    hints = get_type_hints(target, include_extras=True)
+    hints = _hints(thing, known, at)
     checked = {}
     for key, value in options.items():
         if key not in known:
@@ -87,3 +93,20 @@ def check(
         if parameter.default is parameter.empty and key not in checked:
             raise ConfigError(f"{at}.{key}", None, rule="is required", remedy=f"add {key}")
     return checked
+
+
+def _hints(thing: Callable[..., Any], known: Mapping[str, object], at: str) -> dict[str, Any]:
+    """The options' types, and theirs alone: other names may exist for a type checker only."""
+    target: Any = thing
+    if inspect.isclass(thing):
+        target = thing.__init__
+    elif not inspect.isroutine(thing):
+        target = type(thing).__call__
+    target = inspect.unwrap(target)
+    written = getattr(target, "__annotations__", {})
+    options = SimpleNamespace(__annotations__={k: v for k, v in written.items() if k in known})
+    try:
+        return get_type_hints(options, getattr(target, "__globals__", {}), include_extras=True)
+    except (NameError, TypeError) as exc:
+        rule = f"the types of its options cannot be read ({exc})"
+        raise ConfigError(at, None, rule=rule, remedy="import them at run time") from exc

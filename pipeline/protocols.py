@@ -24,6 +24,19 @@ class Flip(NamedTuple):
     pause_seconds: float
 
 
+class StepTimes(NamedTuple):
+    """How a step went; the gap between two tokens is the difference of two `ended`.
+
+    `ended` is on the clock of `time.perf_counter`; `prefill` tells whether contexts were computed
+    before the tokens were; `rows` is the number of tokens drawn.
+    """
+
+    ended: float
+    seconds: float
+    prefill: bool
+    rows: int
+
+
 class Engine(Protocol):
     """Generates tokens, one forward pass a step. Owned by one thread; every call is synchronous.
 
@@ -35,6 +48,10 @@ class Engine(Protocol):
 
     @property
     def version(self) -> int: ...
+
+    @property
+    def last_step(self) -> StepTimes:
+        """Of the last step that was made."""
 
     @property
     def busy(self) -> bool:
@@ -142,6 +159,16 @@ class Pack(NamedTuple):
     lag: torch.Tensor
 
 
+class Packed(NamedTuple):
+    """Of each token given those before it in its sequence, float32 [T]; 0 at a sequence's first.
+
+    `entropy` (nats) belongs to the distribution that the token was drawn from; no gradient.
+    """
+
+    logp: torch.Tensor
+    entropy: torch.Tensor
+
+
 class Tokens(NamedTuple):
     """What a loss sees of one pack: flat and aligned, float32 [T] (sequence, lag: int64 [T])."""
 
@@ -182,6 +209,10 @@ class PackLoss(Protocol):
 class Backend(Protocol):
     """Holds the model and the optimizer; accumulates gradients until `step`."""
 
+    @property
+    def last(self) -> Packed:
+        """Of the latest pack, as it was in its backward, without a graph; for statistics."""
+
     def backward(self, pack: Pack, loss: PackLoss) -> None: ...
 
     def step(self, learning_rate: float) -> StepResult: ...
@@ -192,7 +223,7 @@ class Backend(Protocol):
 
 
 ENGINES = {
-    "hf": "services.inference.engines.hf.engine:HfEngine",
+    "hf": "services.inference.engines.hf.engine:build",
     "fake": "services.inference.engines.fake:FakeEngine",
 }
 TRANSPORTS = {"shm": "pipeline.weights.shm:ShmTransport"}

@@ -26,7 +26,7 @@ class Bus(Section, frozen=True, kw_only=True):
     """[bus]: where the services meet."""
 
     url: str = ""
-    """redis://, rediss:// or unix://. Empty: --redis, $SLUICE_REDIS, or a server that `up` starts."""
+    """redis://, rediss:// or unix://. Empty: --redis, $SLUICE_REDIS, or one that `up` starts."""
     lease_seconds: Seconds = 15.0
     """A process silent for so long is taken for dead, and its work is given to others."""
 

@@ -18,7 +18,7 @@ VOCABULARY = PAD + END + "=" + "," + DIGITS + LABELS
 
 PAIRS = (4, 8)
 """Fewest and most pairs in a prompt, both included."""
-REPEATS = (2, 6)
+REPEATS = (2, 5)
 """Smallest and largest k, both included."""
 
 
@@ -38,11 +38,12 @@ class Task(NamedTuple):
         return ",".join(["".join(sorted(self.pairs))] * self.repeats)
 
 
-def draw(rng: random.Random, *, repeats: tuple[int, int] = REPEATS) -> Task:
-    """One task: every number of pairs, and every k in `repeats`, is equally likely."""
-    labels = rng.sample(LABELS, rng.randint(*PAIRS))
-    pairs = tuple(label + rng.choice(DIGITS) for label in labels)
-    return Task(pairs, rng.randint(*repeats))
+def draw(
+    rng: random.Random, *, pairs: tuple[int, int] = PAIRS, repeats: tuple[int, int] = REPEATS
+) -> Task:
+    """One task: each number of pairs, and each k, in its range is equally likely."""
+    labels = rng.sample(LABELS, rng.randint(*pairs))
+    return Task(tuple(label + rng.choice(DIGITS) for label in labels), rng.randint(*repeats))
 
 
 def draw_distinct(count: int, seed: int, *, avoid: Collection[str] = ()) -> list[Task]:

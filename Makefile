@@ -1,0 +1,60 @@
+# Two commands do all the set-up: `make demo` and `make test`. A second call installs nothing.
+PYTHON ?= python3
+# For a smaller torch without CUDA, name an index of CPU builds: make demo TORCH_INDEX=URL
+TORCH_INDEX ?=
+BIN := .venv/bin
+PINS := docker/constraints/cpu.txt
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c $(PINS)
+TORCH := $(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check fmt docs lock bench clean
+
+help: ## Say what there is.
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+demo: .venv/demo ## Train a small model through the whole stream, and write a report.
+	$(BIN)/python examples/demo/prepare.py
+	$(BIN)/sluice evaluate examples/demo.toml --base
+	$(BIN)/sluice up examples/demo.toml
+
+test: .venv/test ## Run every test.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
+
+check: .venv/test ## Format, lint, types, and the generated documentation.
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python docs/generate.py --check
+
+fmt: .venv/test ## Format and mend what can be mended.
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: .venv/test ## Make docs/configuration.md and docs/metrics.md anew.
+	$(BIN)/python docs/generate.py
+
+bench: .venv/test ## Print the figures of the README.
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/demo.py --seeds 0 1 2
+
+lock: ## Pin what the ranges of pyproject.toml resolve to now.
+	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/pip install --quiet torch==2.13.0
+	.venv-lock/bin/pip install --quiet -e '.[dev]'
+	.venv-lock/bin/pip freeze --exclude-editable | sed 's/+cpu$$//' > $(PINS)
+	rm -rf .venv-lock
+
+clean: ## Remove what the commands above made, except runs/.
+	rm -rf .venv .venv-lock build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+.venv/bin/pip:
+	$(PYTHON) -m venv .venv
+
+.venv/demo: .venv/bin/pip pyproject.toml $(PINS)
+	$(TORCH)
+	$(PIP) -e '.[demo]'
+	@touch $@
+
+.venv/test: .venv/demo
+	$(PIP) -e '.[dev]'
+	@touch $@

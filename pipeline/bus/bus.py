@@ -1,0 +1,138 @@
+"""The bus: one run on one server, as four desks and what they have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import redis
+from msgspec import Struct
+from redis.exceptions import RedisError
+
+from pipeline.bus.completions import Completions
+from pipeline.bus.connection import connect
+from pipeline.bus.groups import Groups
+from pipeline.bus.keys import Keys
+from pipeline.bus.leases import unless_gone
+from pipeline.bus.look import read_snapshot, read_state
+from pipeline.bus.prompts import Prompts
+from pipeline.bus.scripts import Arg, Scripts
+from pipeline.bus.versions import Versions
+from pipeline.codec import encode
+from pipeline.errors import ConfigError
+from pipeline.messages import Beat
+from pipeline.watch import Snapshot, State
+
+SCHEMA = 1
+
+
+class Pulse(Struct, frozen=True):
+    """What a beat hears: the newest version, the trainer's step, whether the run has stopped and
+    why, and which of the held groups are no longer open."""
+
+    version: int
+    step: int
+    stop: str
+    reason: str
+    closed: tuple[str, ...]
+
+
+class Bus:
+    """Thread-safe and blocking; every act is one atomic script that may be repeated.
+
+    Acts raise Unreachable after bounded retries, and SluiceError where the run is not open.
+    """
+
+    def __init__(self, client: redis.Redis, run: str) -> None:
+        self._client = client
+        self._keys = Keys(run)
+        self._scripts = Scripts(client, self._keys)
+        self.prompts = Prompts(self._scripts)
+        self.completions = Completions(self._scripts)
+        self.groups = Groups(self._scripts)
+        self.versions = Versions(self._scripts)
+
+    @classmethod
+    def connect(cls, url: str, run: str) -> Bus:
+        """`url` is redis://, rediss:// or unix://; raises ConfigError where the server is unfit."""
+        return cls(connect(url), run)
+
+    def open(
+        self,
+        identity: Mapping[str, str],
+        *,
+        window: int,
+        per_step: int,
+        lag_max: int,
+        members: int,
+        lease_seconds: float | None = None,
+        group_deadline_seconds: float | None = None,
+    ) -> None:
+        """Create the run, or resume one that is equal; raises ConfigError naming what differs.
+
+        A key of the identity that the run does not have yet is added to it (the data set's hash).
+        The two durations are no part of the identity: None leaves them (15 and 600 at first).
+        """
+        args: list[Arg] = [SCHEMA, _ms(lease_seconds), _ms(group_deadline_seconds)]
+        numbers = {"window": window, "per_step": per_step, "lag_max": lag_max, "members": members}
+        for key, value in (numbers | {f"id:{k}": v for k, v in identity.items()}).items():
+            args += [key, value]
+        status, *differs = self._scripts.call("open", *args)
+        if status == b"mismatch":
+            key, stored, given = (part.decode() for part in differs)
+            raise ConfigError(
+                key.removeprefix("id:"),
+                given,
+                rule=f"run {self._keys.prefix} was made with {stored!r}",
+                remedy="restore that value, or choose another run name",
+            )
+
+    def beat(self, beat: Beat, held: Sequence[str] = ()) -> Pulse:
+        """A sign of life, which keeps every lease of the boot; `held` are ids of groups.
+
+        The first act of a boot; a name that was declared dead never lives again. Raises Gone.
+        """
+        assert "|" not in beat.boot, f"a boot's name may have no '|': {beat.boot}"
+        status, *reply = self._scripts.call(
+            "beat", beat.boot, beat.service, beat.instance, encode(beat), *held
+        )
+        unless_gone(status, beat.boot)
+        version, step, stop, reason, *closed = (part.decode() for part in reply)
+        return Pulse(
+            int(version), int(step), "" if stop == "running" else stop, reason, tuple(closed)
+        )
+
+    def bury(self, instance: str) -> int:
+        """Declare every boot of this instance dead, so that others take over at once; how many."""
+        return int(self._scripts.call("bury", instance))
+
+    def state(self) -> State:
+        """Where the run stands."""
+        return read_state(self._scripts)
+
+    def snapshot(self) -> Snapshot:
+        """One consistent look at everything but cargo."""
+        return read_snapshot(self._scripts)
+
+    def purge(self) -> int:
+        """Delete every key of this run, and no other; how many. The caller asks first."""
+        deleted = 0
+        try:
+            batch: list[Any] = []
+            for key in self._client.scan_iter(match=self._keys.prefix + "*", count=1000):
+                batch.append(key)
+                if len(batch) == 1000:
+                    deleted += self._client.unlink(*batch)
+                    batch = []
+            return deleted + (self._client.unlink(*batch) if batch else 0)
+        except RedisError as exc:
+            raise self._scripts.error(exc) from exc
+
+    def close(self) -> None:
+        """Drop the connections. Nothing is given back."""
+        self._client.close()
+        self._client.connection_pool.disconnect()
+
+
+def _ms(seconds: float | None) -> Arg:
+    return "" if seconds is None else round(seconds * 1000)

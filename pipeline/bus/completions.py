@@ -1,0 +1,81 @@
+"""The desk of scoring: completions are drawn, and come back as scores."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from pipeline.bus.leases import Answerable, Lease, cargo, poll, unless_gone
+from pipeline.bus.scripts import Arg, Scripts
+from pipeline.codec import decode
+from pipeline.errors import DecodeError
+from pipeline.messages import Completion, Prompt, Score
+
+log = logging.getLogger(__name__)
+STREAM = "completions"
+
+
+class Completions:
+    """Members that were delivered and wait for a score."""
+
+    def __init__(self, scripts: Scripts) -> None:
+        self._scripts = scripts
+
+    def draw(
+        self, boot: str, *, held: Sequence[str], count: int, wait: float = 0.0
+    ) -> list[Lease[Answerable]]:
+        """Up to `count` completions: those handed back or left by the dead first, then new ones.
+
+        `held` are the tickets that the boot still works on; others of its are given back. Polls
+        for at most `wait` seconds. Raises Gone.
+        """
+
+        def once() -> list[Lease[Answerable]]:
+            status, *rows = self._scripts.call("draw", boot, count, *held)
+            unless_gone(status, boot)
+            leases = [self._lease(boot, row) for row in rows]
+            return [lease for lease in leases if lease]
+
+        return poll(once, bool, wait)
+
+    def score(self, boot: str, done: Sequence[tuple[Lease[Answerable], Score]]) -> list[str]:
+        """Settle completions; "ok", "dup", "closed" (the group had ended) or "gone", in order.
+
+        A score with `error` fails the member as `scorer_error`. The last member releases the
+        group, or closes it where no member has a score.
+        """
+        return [
+            r.decode() for r in self._scripts.call_many("score", [_row(boot, *d) for d in done])
+        ]
+
+    def give_back(self, boot: str, leases: Sequence[Lease[Answerable]]) -> None:
+        """Free for another scorer at once, without a strike."""
+        self._scripts.call("give_back", STREAM, boot, *(lease.entry for lease in leases))
+
+    def fail(self, boot: str, lease: Lease[Answerable], reason: str) -> None:
+        """Dead-letter the member. No effect without the ticket."""
+        assert lease.member is not None, "a completion's lease names its member"
+        self._fail(boot, lease.entry, lease.group, lease.member, reason)
+
+    def _fail(self, boot: str, entry: str, group: str, member: int, reason: str) -> None:
+        self._scripts.call("fail", STREAM, boot, entry, group, member, reason)
+
+    def _lease(self, boot: str, row: list[Any]) -> Lease[Answerable] | None:
+        entry, group, m, strikes, prompt, completion = row
+        member = int(m)
+        try:
+            work = Answerable(decode(Prompt, prompt), decode(Completion, completion))
+        except DecodeError as exc:
+            log.warning("dead-lettered group=%s member=%s %s", group.decode(), member, exc)
+            self._fail(boot, entry.decode(), group.decode(), member, str(exc))
+            return None
+        return Lease(entry.decode(), group.decode(), work, strikes, member)
+
+
+def _row(boot: str, lease: Lease[Answerable], score: Score) -> list[Arg]:
+    assert lease.member is not None, "a completion's lease names its member"
+    head: list[Arg] = [boot, lease.entry, lease.group, lease.member]
+    if score.error is not None:
+        return [*head, "error", f"scorer_error: {score.error}"]
+    return [*head, "score", cargo(score, f"score of member {lease.member} of {lease.group}")]

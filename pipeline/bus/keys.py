@@ -1,0 +1,40 @@
+"""The names of a run's keys. All share one hash tag, hence one slot; what is in them: lua/*.lua."""
+
+from __future__ import annotations
+
+import re
+
+from pipeline.errors import ConfigError
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+class Keys:
+    """The keys of one run, as `sluice:{RUN}:name`."""
+
+    def __init__(self, run: str) -> None:
+        """Raises ConfigError for a name that could not stand in a key or a path."""
+        if not _NAME.fullmatch(run):
+            raise ConfigError(
+                "run",
+                run,
+                rule="a run's name has letters, digits, '.', '_' and '-' (100 at most)",
+                remedy="choose another name",
+            )
+        self.prefix = f"sluice:{{{run}}}:"
+        self.run = self.prefix + "run"
+        self.state = self.prefix + "state"
+        self.versions = self.prefix + "ver"
+        self.beat = self.prefix + "beat"
+        self.who = self.prefix + "who"
+        self.live = self.prefix + "live"
+        self.due = self.prefix + "due"
+        self.ledger = self.prefix + "led"
+        self.prompts = self.prefix + "prompts"
+        self.completions = self.prefix + "completions"
+        self.groups = self.prefix + "groups"
+        self.dead = self.prefix + "dead"
+
+    def group(self, group: str) -> str:
+        """The hash with the cargo of one group."""
+        return f"{self.prefix}g:{group}"

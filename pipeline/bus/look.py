@@ -1,0 +1,94 @@
+"""Reads the state and the snapshot of a run: nothing is written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipeline.bus.scripts import Scripts
+from pipeline.codec import decode
+from pipeline.errors import DecodeError, SluiceError
+from pipeline.ledger import Fates, Sum
+from pipeline.messages import Beat
+from pipeline.watch import Places, Seen, Snapshot, State
+
+Fields = dict[bytes, bytes]
+
+
+def read_state(scripts: Scripts) -> State:
+    """Where the run stands; raises SluiceError where it is not open."""
+    return _state(scripts, scripts.read(("HGETALL", scripts.keys.state))[0])
+
+
+def read_snapshot(scripts: Scripts) -> Snapshot:
+    """One consistent look; raises SluiceError where the run is not open."""
+    state, run, led, who, alive, started, prompts, groups, dead, beats, now = scripts.call(
+        "snapshot"
+    )
+    settings, about = _pairs(run), _pairs(who)
+    where = _state(scripts, _pairs(state))
+    lease_ms = int(settings[b"lease_ms"])
+    return Snapshot(
+        state=where,
+        places=Places(
+            prompts=prompts, open=alive - prompts - groups, groups=groups, started=started
+        ),
+        ledger=_ledger(_pairs(led)),
+        window=int(settings[b"window"]),
+        per_step=int(settings[b"per_step"]),
+        lag_max=int(settings[b"lag_max"]),
+        lease_seconds=lease_ms / 1000,
+        beats=tuple(
+            seen
+            for boot, last in _pairs(beats).items()
+            if (seen := _seen(boot, float(last), about, now, lease_ms))
+        ),
+        dead_letters=dead,
+    )
+
+
+def _pairs(flat: list[bytes]) -> Fields:
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _state(scripts: Scripts, fields: Fields) -> State:
+    if not fields:
+        raise SluiceError(f"run {scripts.keys.prefix!r} is not open on this server")
+    text = {k.decode(): v.decode() for k, v in fields.items()}
+    return State(
+        cursor=int(text["cursor"]),
+        eof=text["eof"] == "1",
+        batch=int(text["batch"]),
+        step=int(text["step"]),
+        version=int(text["version"]),
+        epoch=int(text["epoch"]),
+        trainer=text["trainer"],
+        stop="" if text["stop"] == "running" else text["stop"],
+        reason=text["reason"],
+    )
+
+
+def _ledger(fields: Fields) -> Fates:
+    out: dict[str, dict[str, int]] = {}
+    for key, value in fields.items():
+        fate, _, what = key.decode().rpartition("|")
+        out.setdefault(fate, {"members": 0, "tokens": 0})[what] = int(value)
+    return {fate: Sum(**parts) for fate, parts in sorted(out.items())}
+
+
+def _seen(boot: bytes, last: float, who: Fields, now: int, lease_ms: int) -> Seen | None:
+    def about(what: bytes) -> Any:
+        return who.get(boot + b"|" + what, b"")
+
+    try:
+        beat = decode(Beat, who[boot])
+    except (DecodeError, KeyError):
+        # A process of another release, or one that left no beat: it cannot be shown.
+        return None
+    return Seen(
+        beat=beat,
+        age_seconds=max(0.0, (now - int(about(b"seen") or now)) / 1000),
+        held=int(about(b"held") or 0),
+        quarantined=about(b"quarantined").decode(),
+        rejected=about(b"rejected").decode(),
+        alive=last > 0 and now - last <= lease_ms,
+    )

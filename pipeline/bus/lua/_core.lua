@@ -1,0 +1,34 @@
+-- What every script needs: the run's prefix and settings, the server's clock, the ledger.
+local P = string.sub(KEYS[1], 1, -4)
+if redis.call('EXISTS', KEYS[1]) == 0 then
+  return redis.error_reply('NORUN')
+end
+
+local function now_ms()
+  local t = redis.call('TIME')
+  return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+local function setting(name)
+  return tonumber(redis.call('HGET', P .. 'run', name))
+end
+
+local function state_of(name)
+  return redis.call('HGET', P .. 'state', name)
+end
+
+local function is_fenced(epoch)
+  return tonumber(state_of('epoch')) ~= tonumber(epoch)
+end
+
+local function book(fate, members, tokens)
+  if members ~= 0 then redis.call('HINCRBY', P .. 'led', fate .. '|members', members) end
+  if tokens ~= 0 then redis.call('HINCRBY', P .. 'led', fate .. '|tokens', tokens) end
+end
+
+-- Lua's unpack fails at 8,000 values.
+local function in_chunks(values, act)
+  for first = 1, #values, 5000 do
+    act(unpack(values, first, math.min(first + 4999, #values)))
+  end
+end

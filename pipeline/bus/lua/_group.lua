@@ -1,0 +1,203 @@
+-- The state table of a group, and of a member, and what turns them.
+--
+-- Group: open -> ready -> closed, or open -> closed. Member (field m:M): absent = to do, then
+-- delivered -> scored | spoilt, or failed. Fields of a member M: c: completion, r: score,
+-- f: why it failed, x: the fate that its failure means, u: tokens booked as generated that have no
+-- fate yet, t: its ticket, p:M:K saved chunks, i: next K, q: tokens in them, l: lone strikes.
+-- Marks outlive the group: d:M:BOOT reply to a delivery, s:M:K who saved a chunk, v:M:BOOT tokens
+-- that BOOT saved.
+local TURNS = { open = { ready = true, closed = true }, ready = { closed = true } }
+local OVER = { scored = true, failed = true, spoilt = true }
+local TOMBSTONE_SECONDS = 600
+local TEAM = 'team'
+
+local function hash_of(gid)
+  return P .. 'g:' .. gid
+end
+
+local function group_get(gid, field)
+  return redis.call('HGET', hash_of(gid), field)
+end
+
+local function group_number(gid, field)
+  return tonumber(group_get(gid, field) or 0)
+end
+
+local function turn(gid, from, to)
+  assert(TURNS[from] and TURNS[from][to], gid .. ' cannot turn from ' .. tostring(from) .. ' to ' .. to)
+  redis.call('HSET', hash_of(gid), 'state', to)
+end
+
+-- [status of member 0, of member 1, …]; false where it is still to do.
+local function statuses(gid)
+  local fields = {}
+  for m = 0, group_number(gid, 'n') - 1 do fields[#fields + 1] = 'm:' .. m end
+  return redis.call('HMGET', hash_of(gid), unpack(fields))
+end
+
+local function all(list, holds)
+  for _, value in ipairs(list) do
+    if not holds(value) then return false end
+  end
+  return true
+end
+
+local function forget(gid, fields)
+  in_chunks(fields, function(...) redis.call('HDEL', hash_of(gid), ...) end)
+end
+
+local function settle_ticket(stream, entry)
+  redis.pcall('XACK', P .. stream, TEAM, entry)
+  redis.call('XDEL', P .. stream, entry)
+end
+
+local function settle_prompt(gid)
+  local entry = group_get(gid, 'ticket')
+  if entry then
+    settle_ticket('prompts', entry)
+    forget(gid, { 'ticket', 'progress', 'lone' })
+  end
+end
+
+local function settle_completion(gid, m)
+  local entry = group_get(gid, 't:' .. m)
+  if entry then
+    settle_ticket('completions', entry)
+    forget(gid, { 't:' .. m, 'l:' .. m })
+  end
+end
+
+local function forget_chunks(gid, m)
+  local fields = {}
+  for k = 0, group_number(gid, 'i:' .. m) - 1 do fields[#fields + 1] = 'p:' .. m .. ':' .. k end
+  forget(gid, fields)
+end
+
+-- All small fields of a group, in two reads however many members it has; cargo is only `true`.
+local CARGO = { ['c:'] = true, ['r:'] = true, ['p:'] = true }
+
+local function look(gid)
+  local names, found = {}, {}
+  for _, name in ipairs(redis.call('HKEYS', hash_of(gid))) do
+    if CARGO[string.sub(name, 1, 2)] then found[name] = true else names[#names + 1] = name end
+  end
+  in_chunks(names, function(...)
+    for i, value in ipairs(redis.call('HMGET', hash_of(gid), ...)) do
+      found[select(i, ...)] = value
+    end
+  end)
+  return found
+end
+
+-- What is held of a member and has no fate yet: 1 if it was delivered, and its tokens.
+local function holding(found, m)
+  return found['c:' .. m] and 1 or 0, tonumber(found['u:' .. m] or 0)
+end
+
+local function book_member(found, m, fate)
+  book(found['x:' .. m] or fate, holding(found, m))
+end
+
+-- What the sums name and the hash lacks was generated as well; the rest was superseded.
+local function book_sums(members, tokens, sums)
+  for _, s in ipairs(sums) do
+    book(s.fate, s.members, s.tokens)
+    members, tokens = members - s.members, tokens - s.tokens
+  end
+  book('superseded', math.max(members, 0), math.max(tokens, 0))
+  book('generated', math.max(-members, 0), math.max(-tokens, 0))
+end
+
+local function book_group(found, fate, sums)
+  local members, tokens = 0, 0
+  for m = 0, found.n - 1 do
+    if not sums then book_member(found, m, fate) end
+    local delivered, held = holding(found, m)
+    members, tokens = members + delivered, tokens + held
+  end
+  if sums then book_sums(members, tokens, sums) end
+end
+
+-- Fields that a tombstone keeps: what it is, and the marks.
+local KEPT = { state = true, seq = true, n = true }
+local MARKS = { ['d:'] = true, ['s:'] = true, ['v:'] = true }
+
+local function is_kept(name)
+  return KEPT[name] or MARKS[string.sub(name, 1, 2)]
+end
+
+-- Closes a group that is alive: as one fate, or with the sums of the trainer.
+local function close(gid, fate, sums)
+  local found, fields = look(gid), {}
+  turn(gid, found.state, 'closed')
+  book_group(found, fate, sums)
+  if found.ticket then settle_ticket('prompts', found.ticket) end
+  if found.ready then redis.call('XDEL', P .. 'groups', found.ready) end
+  for name, value in pairs(found) do
+    if string.sub(name, 1, 2) == 't:' then settle_ticket('completions', value) end
+    if not is_kept(name) then fields[#fields + 1] = name end
+  end
+  forget(gid, fields)
+  redis.call('ZREM', P .. 'live', gid)
+  redis.call('ZREM', P .. 'due', gid)
+  redis.call('EXPIRE', hash_of(gid), TOMBSTONE_SECONDS)
+end
+
+-- Ready with what is scored; without a single score it is closed as failed.
+local function release(gid)
+  local found, scored = look(gid), 0
+  for m = 0, found.n - 1 do
+    if found['m:' .. m] == 'scored' then scored = scored + 1 end
+  end
+  if scored == 0 then return close(gid, 'failed') end
+  turn(gid, found.state, 'ready')
+  settle_prompt(gid)
+  for m = 0, found.n - 1 do
+    if found['m:' .. m] ~= 'scored' then
+      book_member(found, m, 'cut')
+      settle_completion(gid, m)
+      forget_chunks(gid, m)
+      forget(gid, { 'c:' .. m, 'u:' .. m })
+    end
+  end
+  redis.call('ZREM', P .. 'due', gid)
+  local entry = redis.call('XADD', P .. 'groups', '*', 'g', gid, 'seq', found.seq,
+    'start', found.start or 0)
+  redis.call('HSET', hash_of(gid), 'ready', entry)
+end
+
+-- After a member changed: no member to do means no prompt ticket; all over means release.
+local function after_change(gid)
+  local members = statuses(gid)
+  if all(members, function(s) return s ~= false end) then settle_prompt(gid) end
+  if all(members, function(s) return OVER[s] end) then release(gid) end
+end
+
+local function fail_member(gid, m, status, fate, reason)
+  redis.call('HSET', hash_of(gid), 'm:' .. m, status == 'delivered' and 'spoilt' or 'failed',
+    'f:' .. m, reason, 'x:' .. m, fate)
+  settle_completion(gid, m)
+end
+
+local function dead_letter(stream, gid, m, boot, reason)
+  redis.call('XADD', P .. 'dead', 'MAXLEN', '~', 10000, '*', 'stream', stream, 'group', gid,
+    'member', m, 'boot', boot, 'reason', reason)
+end
+
+-- One member (a completion, or an engine's), or with m = '' all that nobody delivered.
+local function fail_ticket(stream, gid, m, boot, reason)
+  local members, failed = statuses(gid), 0
+  for i, status in ipairs(members) do
+    local wanted = m == '' or tostring(i - 1) == m
+    -- An engine cannot take back what was delivered.
+    if wanted and (not status or stream == 'completions' and status == 'delivered') then
+      fail_member(gid, i - 1, status, 'failed', reason)
+      failed = failed + 1
+    end
+  end
+  if failed > 0 then
+    dead_letter(stream, gid, m, boot, reason)
+    after_change(gid)
+  end
+  return failed
+end

@@ -1,0 +1,15 @@
+#!lua flags=allow-oom
+--include _core _boots _group
+-- boot. Groups whose deadline has passed: released if enough is scored, else closed as expired.
+local boot, now, ended = ARGV[1], now_ms(), 0
+if is_gone(boot) then return -1 end
+if not may_reap(boot, now) then return 0 end
+for _, gid in ipairs(redis.call('ZRANGEBYSCORE', P .. 'due', '-inf', now, 'LIMIT', 0, 100)) do
+  local members, scored = statuses(gid), 0
+  for _, status in ipairs(members) do
+    if status == 'scored' then scored = scored + 1 end
+  end
+  if scored >= (setting('enough') or #members) then release(gid) else close(gid, 'expired') end
+  ended = ended + 1
+end
+return ended

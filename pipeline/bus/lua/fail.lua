@@ -1,0 +1,8 @@
+#!lua flags=allow-oom
+--include _core _boots _group _tickets
+-- stream, boot, ticket, gid, member or '' for all that is not delivered, reason.
+local stream, boot, entry, gid, m, reason = unpack(ARGV)
+if group_get(gid, 'state') ~= 'open' then return 'closed' end
+if is_gone(boot) then return 'gone' end
+if owner_of(stream, entry) ~= boot then return 'lost' end
+return fail_ticket(stream, gid, m, boot, reason) > 0 and 'ok' or 'dup'

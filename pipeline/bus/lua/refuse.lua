@@ -1,0 +1,13 @@
+#!lua flags=allow-oom
+--include _core _group _sums
+-- epoch, reason of a dead letter or '', then the sums of one group.
+if is_fenced(ARGV[1]) then return 'FENCED' end
+local gid, sums = read_sums(3)
+if redis.call('ZSCORE', P .. 'live', gid) == false then return 'closed' end
+if ARGV[2] ~= '' then
+  dead_letter('groups', gid, '', state_of('trainer'), ARGV[2])
+  close(gid, 'failed')
+else
+  close(gid, nil, sums)
+end
+return 'ok'

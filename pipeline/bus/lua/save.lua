@@ -1,0 +1,22 @@
+#!lua flags=allow-oom
+--include _core _boots _group _tickets _spans
+-- boot, gid, member, number of the chunk, ticket, chunk, spans of the chunk.
+local boot, gid, m, k, entry, chunk = unpack(ARGV, 1, 6)
+local spans = read_spans(7)
+if group_get(gid, 's:' .. m .. ':' .. k) == boot then return 'ok' end
+if group_get(gid, 'state') ~= 'open' then return 'closed' end
+if is_gone(boot) then return 'gone' end
+if owner_of('prompts', entry) ~= boot or group_get(gid, 'ticket') ~= entry then return 'lost' end
+if group_get(gid, 'm:' .. m) then return 'dup' end
+if not are_proven(spans) then return 'unproven' end
+if group_number(gid, 'i:' .. m) ~= tonumber(k) then return 'behind' end
+
+local g = hash_of(gid)
+local tokens, own = count_tokens(spans, boot)
+redis.call('HSET', g, 'p:' .. m .. ':' .. k, chunk, 's:' .. m .. ':' .. k, boot, 'i:' .. m, k + 1)
+redis.call('HINCRBY', g, 'q:' .. m, tokens)
+redis.call('HINCRBY', g, 'u:' .. m, tokens)
+redis.call('HINCRBY', g, 'v:' .. m .. ':' .. boot, own)
+book('generated', 0, tokens)
+no_strikes('prompts', gid, entry, boot)
+return 'ok'

@@ -1,0 +1,149 @@
+"""The desk of prompting and inference: groups go in, and come back member by member."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any, Literal, cast
+
+from pipeline.bus.chunks import cut, join
+from pipeline.bus.errors import MemoryFull
+from pipeline.bus.leases import POLL_SECONDS, Lease, Taken, cargo, poll, span_args, unless_gone
+from pipeline.bus.scripts import Arg, Scripts
+from pipeline.codec import decode
+from pipeline.errors import DecodeError
+from pipeline.messages import Completion, Prompt, Work
+
+log = logging.getLogger(__name__)
+Admission = Literal["ok", "moved", "full", "memory"]
+STREAM = "prompts"
+
+
+class Prompts:
+    """Prompt groups on their way to engines, and members on their way back."""
+
+    def __init__(self, scripts: Scripts) -> None:
+        self._scripts = scripts
+
+    def admit(
+        self, prompts: Sequence[Prompt], *, cursor: int, next_cursor: int, eof: bool
+    ) -> Admission:
+        """Let groups in and move the data cursor, if it still stands at `cursor` (else "moved").
+
+        "full": the window has no place for all of them, or the run has stopped; "memory": the
+        server is 75 % full. Either way nothing was admitted.
+        """
+        args: list[Arg] = [cursor, next_cursor, int(eof)]
+        for p in prompts:
+            args += [p.group, p.seq, p.members, cargo(p, f"prompt {p.group}")]
+        try:
+            return cast(Admission, self._scripts.call("admit", *args).decode())
+        except MemoryFull:
+            return "memory"
+
+    def take(
+        self, boot: str, *, version: int, held: Sequence[str], count: int, wait: float = 0.0
+    ) -> Taken:
+        """Up to `count` groups: those handed back or left by the dead first, then new ones.
+
+        `held` are the tickets (Lease.entry) that the boot still works on; others of its are given
+        back. Polls for at most `wait` seconds; a status other than "ok" comes back within 20 ms.
+        Raises Gone.
+        """
+
+        def once() -> Taken:
+            status, *rows = self._scripts.call("take", boot, version, count, *held)
+            leases = [self._lease(boot, row) for row in rows]
+            return Taken(cast(Any, unless_gone(status, boot)), [lease for lease in leases if lease])
+
+        taken = poll(once, lambda t: bool(t.leases) or t.status != "ok", wait)
+        if taken.status != "ok":
+            # The caller may be able to flip or confirm now, and must not spin until then.
+            time.sleep(min(POLL_SECONDS, wait))
+        return taken
+
+    def save(self, boot: str, lease: Lease[Work], chunk: Completion) -> str:
+        """Keep a member's prefix (all its tokens so far) for whoever has to resume it.
+
+        Only what is not saved yet travels. Replies "ok", "closed", "gone", "lost" (the ticket has
+        another owner), "dup" (delivered or failed), "unproven" (try again after confirmation).
+        """
+        m = chunk.member
+        key = self._scripts.keys.group(lease.group)
+        k, saved = self._scripts.read(("HMGET", key, f"i:{m}", f"q:{m}"))[0]
+        part = cut(chunk, int(saved or 0))
+        if not part.tokens:
+            return "ok"
+        payload = cargo(part, f"prefix of member {m} of group {lease.group}")
+        reply = self._scripts.call(
+            "save", boot, lease.group, m, int(k or 0), lease.entry, payload, *span_args(part.spans)
+        )
+        return cast(bytes, reply).decode()
+
+    def deliver(self, boot: str, done: Sequence[tuple[Lease[Work], Completion]]) -> list[str]:
+        """Hand in finished members; the reply of each, in order. A repeat is told the same.
+
+        "ok"; "late" (the group had ended) and "duplicate" (another was first, or it failed): the
+        tokens are booked so; "closed": forgotten long ago; "gone": this boot was declared dead;
+        "unproven": keep it and try again after the confirmation.
+        """
+        rows = [
+            [
+                boot,
+                lease.group,
+                c.member,
+                cargo(c, f"member {c.member} of group {lease.group}"),
+                *span_args(c.spans),
+            ]
+            for lease, c in done
+        ]
+        return [reply.decode() for reply in self._scripts.call_many("deliver", rows)]
+
+    def give_back(self, boot: str, leases: Sequence[Lease[Work]]) -> None:
+        """Free for another engine at once, without a strike. What is not owned is left alone."""
+        self._scripts.call("give_back", STREAM, boot, *(lease.entry for lease in leases))
+
+    def fail(self, boot: str, lease: Lease[Work], reason: str, member: int | None = None) -> None:
+        """Dead-letter a member, or all that are not delivered. No effect without the ticket."""
+        m: Arg = "" if member is None else member
+        self._scripts.call("fail", STREAM, boot, lease.entry, lease.group, m, reason)
+
+    def _lease(self, boot: str, row: list[Any]) -> Lease[Work] | None:
+        entry, group, strikes, payload, todo, chunks = row
+        lease = Lease(entry.decode(), group.decode(), None, strikes)
+        try:
+            prompt = decode(Prompt, payload)
+        except DecodeError as exc:
+            self._unreadable(boot, lease, exc, None)
+            return None
+        prefixes = self._prefixes(boot, lease, chunks)
+        left = tuple(m for m in todo if prefixes.get(m, True) is not None)
+        if not left:
+            return None
+        work = Work(
+            prompt=prompt, todo=left, prefixes={m: p for m, p in prefixes.items() if p is not None}
+        )
+        return Lease(lease.entry, lease.group, work, strikes)
+
+    def _prefixes(
+        self, boot: str, lease: Lease[None], chunks: list[Any]
+    ) -> dict[int, Completion | None]:
+        by_member: dict[int, list[bytes]] = {}
+        for m, chunk in zip(chunks[::2], chunks[1::2], strict=True):
+            by_member.setdefault(m, []).append(chunk)
+        out: dict[int, Completion | None] = {}
+        for m, parts in by_member.items():
+            try:
+                out[m] = join([decode(Completion, part) for part in parts])
+            except DecodeError as exc:
+                self._unreadable(boot, lease, exc, m)
+                out[m] = None
+        return out
+
+    def _unreadable(
+        self, boot: str, lease: Lease[None], exc: DecodeError, member: int | None
+    ) -> None:
+        log.warning("dead-lettered group=%s member=%s %s", lease.group, member, exc)
+        m: Arg = "" if member is None else member
+        self._scripts.call("fail", STREAM, boot, lease.entry, lease.group, m, str(exc))

@@ -1,0 +1,61 @@
+"""The desk of weights: versions are announced by the trainer and confirmed by each engine."""
+
+from __future__ import annotations
+
+from pipeline.bus.leases import unless_gone
+from pipeline.bus.scripts import Scripts
+from pipeline.codec import decode, encode
+from pipeline.errors import Fenced, SluiceError
+from pipeline.messages import Manifest
+
+_REFUSALS = {
+    "taken": "another set of weights was announced under this number",
+    "old": "a version only grows, beyond every one that was announced",
+    "leaderless": "its epoch does not lead the run: lead first",
+}
+
+
+class Versions:
+    """What weights there are, and which engine has proven which."""
+
+    def __init__(self, scripts: Scripts) -> None:
+        self._scripts = scripts
+
+    def announce(self, manifest: Manifest, *, min_version: int) -> None:
+        """Make a version the newest. `min_version`: the highest known to be announced, plus one.
+
+        A repeat is harmless. Raises Fenced for an epoch that is over, SluiceError for a number
+        that was used or is too low.
+        """
+        m = manifest
+        reply = self._scripts.call(
+            "announce", m.epoch, m.version, min_version, m.step, m.fingerprint, encode(m)
+        ).decode()
+        if reply == "FENCED":
+            raise Fenced(f"version {m.version}: epoch {m.epoch} is over, another trainer leads")
+        if reply != "ok":
+            raise SluiceError(f"version {m.version} (epoch {m.epoch}): {_REFUSALS[reply]}")
+
+    def newest(self) -> Manifest | None:
+        """The manifest of the newest version; None before the first. Raises DecodeError."""
+        payload = self._scripts.read(("HGET", self._scripts.keys.versions, "manifest"))[0]
+        return decode(Manifest, payload) if payload else None
+
+    def confirm(self, boot: str, version: int, fingerprint: str) -> bool:
+        """Whether the fingerprint is that of the announced version; then its tokens may flow.
+
+        Raises Gone, and SluiceError for a version above the newest.
+        """
+        reply = unless_gone(self._scripts.call("confirm", boot, version, fingerprint), boot)
+        if reply == "unknown":
+            raise SluiceError(f"version {version} was not announced, so it cannot be confirmed")
+        return reply == "ok"
+
+    def reject(self, boot: str, version: int, reason: str) -> None:
+        """Say why this boot could not stage a version. Raises Gone."""
+        note = f"version {version}: {reason}"
+        unless_gone(self._scripts.call("remark", boot, "rejected", note), boot)
+
+    def quarantine(self, boot: str, reason: str) -> None:
+        """This boot gets no prompts any more. Raises Gone."""
+        unless_gone(self._scripts.call("remark", boot, "quarantined", reason), boot)

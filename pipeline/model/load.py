@@ -1,0 +1,51 @@
+"""A causal language model from a folder or a Hugging Face name, ready to run.
+
+Whatever keeps it from loading is the input's fault and ends as one ConfigError. The tokenizer is
+in `tokens`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from pipeline.errors import ConfigError
+from pipeline.model.source import WHERE, check_folder, refuse
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def load_model(path: str, *, dtype: str = "float32") -> PreTrainedModel:
+    """The model in evaluation mode, its parameters in `dtype`. Raises ConfigError.
+
+    A checkpoint that lacks a tensor is refused: transformers would fill it with noise.
+    """
+    if dtype not in DTYPES:
+        raise ConfigError(
+            "model.dtype", dtype, rule="unknown", remedy=f"choose one of {', '.join(DTYPES)}"
+        )
+    check_folder(path)
+    auto: Any = AutoModelForCausalLM
+    try:
+        model, loading = auto.from_pretrained(path, dtype=DTYPES[dtype], output_loading_info=True)
+    except Exception as exc:  # its libraries have no common error, and none is ours
+        refuse(path, "no causal language model could be loaded from it", exc)
+    _check_complete(path, loading)
+    assert isinstance(model, PreTrainedModel)
+    model.train(False)
+    return model
+
+
+def _check_complete(path: str, loading: dict[str, Any]) -> None:
+    wrong = sorted(
+        str(key) for kind in ("missing_keys", "mismatched_keys") for key in loading[kind]
+    )
+    if wrong:
+        raise ConfigError(
+            WHERE,
+            path,
+            rule=f"its weights lack {len(wrong)} tensors of the model ({', '.join(wrong[:3])})",
+            remedy="give a complete checkpoint of a causal language model",
+        )

@@ -1,0 +1,116 @@
+"""Log-probs and entropy of packed sequences: what a trainer knows of them under a model. † torch
+
+One row without padding; positions that restart keep the sequences apart, which transformers sees
+only without an attention mask and without a cache. The distribution is `sampling.logprobs`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from pipeline.errors import ConfigError
+from pipeline.model.sampling import logprobs
+from pipeline.protocols import Pack, Packed
+
+CHUNK_ELEMENTS = 1 << 24  # of float32 logits: 64 MB
+
+
+def evaluate(model: Any, pack: Pack, *, chunk_elements: int = CHUNK_ELEMENTS) -> Packed:
+    """Run a causal language model over the pack; differentiable in `logp`.
+
+    Logits are made in chunks of about `chunk_elements`, once more in the backward pass where one
+    is not enough: [T, V] never stands whole for a big vocabulary.
+    """
+    hidden = _hidden(model, pack.ids, pack.positions)
+    head = model.get_output_embeddings()
+    targets = (pack.positions > 0).nonzero().squeeze(-1)  # not the first of a sequence
+    rows = max(1, chunk_elements // head.weight.shape[0])
+    chunks = [
+        _chunk(head, hidden[at - 1], pack.ids[at], pack.temperature[at], len(targets) > rows)
+        for at in torch.split(targets, rows)
+    ]
+    logp, entropy = (torch.cat(column) for column in zip(*chunks, strict=True))
+    nothing = torch.zeros(pack.ids.shape, dtype=torch.float32, device=logp.device)
+    return Packed(nothing.index_put((targets,), logp), nothing.index_put((targets,), entropy))
+
+
+def moved(pack: Pack, device: torch.device) -> Pack:
+    """The pack on the device; itself where it is there."""
+    return Pack(*(column.to(device) for column in pack))
+
+
+@torch.no_grad()
+def check(model: Any) -> None:
+    """Raise ConfigError where a model's sequences see each other, or its head is not all.
+
+    A model may ignore that positions restart, and may scale or cap its logits after the head:
+    both would train on other log-probs than the engine's, in silence.
+    """
+    ids = torch.arange(1, 9, device=model.device) % model.get_output_embeddings().weight.shape[0]
+    positions = torch.arange(8, device=model.device) % 4
+    hidden = _hidden(model, ids, positions)
+    changed = torch.where(torch.arange(8, device=model.device) == 1, 0, ids)
+    if not torch.equal(hidden[4:], _hidden(model, changed, positions)[4:]):
+        raise ConfigError(
+            "model.path",
+            type(model).__name__,
+            rule="packed sequences must not see each other",
+            remedy="choose an attention that honours restarting positions, such as sdpa",
+        )
+    if not _head_is_last(model, ids, positions, hidden):
+        raise ConfigError(
+            "model.path",
+            type(model).__name__,
+            rule="logits must come straight from the head",
+            remedy="models that scale or cap their logits are not supported yet",
+        )
+
+
+def _head_is_last(model: Any, ids: Tensor, positions: Tensor, hidden: Tensor) -> bool:
+    """Whether the head gets these hidden states [T, H], and what it gives are the logits.
+
+    Large logits are planted at the head, since a cap leaves small ones as they are.
+    """
+    seen: list[tuple[Tensor, Tensor]] = []
+
+    def plant(head: nn.Module, inputs: tuple[Tensor, ...], logits: Tensor) -> Tensor:
+        planted = torch.linspace(-100, 100, logits.numel(), device=logits.device)
+        seen.append((inputs[0], planted.reshape(logits.shape).to(logits.dtype)))
+        return seen[-1][1]
+
+    hook = model.get_output_embeddings().register_forward_hook(plant)
+    try:
+        logits = model(input_ids=ids[None], position_ids=positions[None], use_cache=False).logits
+    finally:
+        hook.remove()
+    (given, planted), *more = seen
+    return not more and torch.equal(given[0], hidden) and torch.equal(logits, planted)
+
+
+def _hidden(model: Any, ids: Tensor, positions: Tensor) -> Tensor:
+    """The last hidden state, [T, H]."""
+    out = model.base_model(
+        input_ids=ids[None], position_ids=positions[None], attention_mask=None, use_cache=False
+    )
+    hidden: Tensor = out.last_hidden_state[0]
+    return hidden
+
+
+def _chunk(
+    head: nn.Module, hidden: Tensor, ids: Tensor, temperature: Tensor, recompute: bool
+) -> tuple[Tensor, Tensor]:
+    """Log-probs and entropy [C] of ids [C] given hidden states [C, H]."""
+
+    def compute(hidden: Tensor) -> tuple[Tensor, Tensor]:
+        logp = logprobs(head(hidden), temperature)
+        entropy = -(logp.detach().exp() * logp.detach()).sum(-1)
+        return logp.gather(-1, ids.unsqueeze(-1)).squeeze(-1), entropy
+
+    if not recompute:
+        return compute(hidden)
+    out: tuple[Tensor, Tensor] = checkpoint(compute, hidden, use_reentrant=False)
+    return out

@@ -1,0 +1,181 @@
+"""One look at a run, and what it means in words. Pure; the look itself is taken by the bus."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from pipeline.ledger import Fates, in_flight
+from pipeline.messages import Beat
+
+SERVICES = ("prompting", "inference", "scoring", "training")
+ENDED = "ended"
+
+
+class State(Struct, frozen=True, kw_only=True):
+    """Where a run stands. `version` is -1 before the first; `stop` is "", "done" or "failed"."""
+
+    cursor: int = 0
+    eof: bool = False
+    batch: int = 0
+    step: int = 0
+    version: int = -1
+    epoch: int = 0
+    trainer: str = ""
+    stop: str = ""
+    reason: str = ""
+
+
+class Places(Struct, frozen=True, kw_only=True):
+    """Groups alive, each in exactly one place; `started` of them were taken by an engine.
+
+    `prompts`: some member is to do; `open`: every member is delivered or failed, not all scored;
+    `groups`: whole, and waiting for training.
+    """
+
+    prompts: int = 0
+    open: int = 0
+    groups: int = 0
+    started: int = 0
+
+    @property
+    def alive(self) -> int:
+        """Places of the window that are out."""
+        return self.prompts + self.open + self.groups
+
+
+class Seen(Struct, frozen=True, kw_only=True):
+    """A process as its last beat left it. `held` counts its leases; `alive` is False once dead."""
+
+    beat: Beat
+    age_seconds: float
+    held: int = 0
+    quarantined: str = ""
+    rejected: str = ""
+    alive: bool = True
+
+
+class Snapshot(Struct, frozen=True, kw_only=True):
+    """One consistent look at a run."""
+
+    state: State
+    places: Places
+    ledger: Fates
+    window: int
+    per_step: int
+    lag_max: int
+    lease_seconds: float
+    beats: tuple[Seen, ...] = ()
+    dead_letters: int = 0
+
+
+def explain(snapshot: Snapshot) -> list[str]:
+    """Who waits for whom and what is wrong, the worst first; one sentence each."""
+    if snapshot.state.stop:
+        why = f": {snapshot.state.reason}" if snapshot.state.reason else ""
+        return [f"the run is {snapshot.state.stop}{why}", *_imbalance(snapshot)]
+    processes = _latest(snapshot)
+    return [
+        *_imbalance(snapshot),
+        *_missing(processes),
+        *(s for seen in processes for s in _troubles(seen)),
+        *_letters(snapshot),
+        *_waits(snapshot, processes),
+    ]
+
+
+def advise(snapshot: Snapshot) -> list[str]:
+    """What would make the run faster, or let it go on at all."""
+    if snapshot.state.stop:
+        return []
+    processes = _latest(snapshot)
+    advice = [f"start a process of {service}" for service in _absent(processes)]
+    places, waits = snapshot.places, _waited_for(processes)
+    if "groups" in waits.get("training", ()) and not advice:
+        if places.open > places.prompts:
+            advice.append("scoring is the slowest part: add a process of scoring")
+        elif "prompts" not in waits.get("inference", ()):
+            advice.append("generation is the slowest part: add a process of inference")
+    if places.groups >= snapshot.per_step and "prompts" in waits.get("inference", ()):
+        advice.append("training is the slowest part: raise lag.max or the window, or train faster")
+    return advice
+
+
+def _latest(snapshot: Snapshot) -> list[Seen]:
+    """The newest boot of each instance, without those that said goodbye."""
+    newest: dict[str, Seen] = {}
+    for seen in sorted(snapshot.beats, key=lambda s: s.age_seconds):
+        newest.setdefault(seen.beat.instance, seen)
+    return sorted(
+        (s for s in newest.values() if s.beat.waiting_for != ENDED), key=lambda s: s.beat.instance
+    )
+
+
+def _imbalance(snapshot: Snapshot) -> list[str]:
+    rest = in_flight(snapshot.ledger)
+    if rest < 0:
+        return [f"the ledger does not balance: {-rest} tokens have a fate and were never generated"]
+    if rest > 0 and snapshot.places.alive == 0:
+        return [f"the ledger does not balance: {rest} tokens have no fate, and nothing is alive"]
+    return []
+
+
+def _absent(processes: list[Seen]) -> list[str]:
+    alive = {seen.beat.service for seen in processes if seen.alive}
+    return [service for service in SERVICES if service not in alive]
+
+
+def _missing(processes: list[Seen]) -> list[str]:
+    return [f"no process of {service} is alive" for service in _absent(processes)]
+
+
+def _troubles(seen: Seen) -> list[str]:
+    name, out = seen.beat.instance, []
+    if not seen.alive:
+        leases = f"holds {_count(seen.held, 'lease')} and " if seen.held else ""
+        out.append(f"{name} {leases}has been silent for {seen.age_seconds:.0f} s")
+    if seen.quarantined:
+        out.append(f"{name} is quarantined: {seen.quarantined}")
+    if seen.rejected:
+        out.append(f"{name} could not stage {seen.rejected}")
+    return out
+
+
+def _letters(snapshot: Snapshot) -> list[str]:
+    letters = snapshot.dead_letters
+    return [f"{_count(letters, 'dead letter')} to read"] if letters else []
+
+
+def _waits(snapshot: Snapshot, processes: list[Seen]) -> list[str]:
+    out = []
+    waits = _waited_for(processes)
+    for service in sorted(waits, key=lambda s: SERVICES.index(s) if s in SERVICES else -1):
+        if len(waits[service]) == 1 and (what := next(iter(waits[service]))) is not None:
+            out.append(f"{service} waits for {what}{_where(snapshot, what)}")
+        else:
+            out += [
+                f"{seen.beat.instance} waits for {seen.beat.waiting_for}"
+                for seen in processes
+                if seen.alive and seen.beat.service == service and seen.beat.waiting_for
+            ]
+    return out
+
+
+def _waited_for(processes: list[Seen]) -> dict[str, set[str | None]]:
+    out: dict[str, set[str | None]] = {}
+    for seen in processes:
+        if seen.alive:
+            out.setdefault(seen.beat.service, set()).add(seen.beat.waiting_for)
+    return out
+
+
+def _where(snapshot: Snapshot, what: str) -> str:
+    places = snapshot.places
+    if what == "groups":
+        return f": {places.prompts} in generation, {places.open} in scoring, {places.groups} ready"
+    if what == "window":
+        return f": {places.alive} of {snapshot.window} places are out"
+    return ""
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

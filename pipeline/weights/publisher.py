@@ -1,0 +1,104 @@
+"""Copies a version out, and sends and announces it in a thread, so that training never waits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pipeline.messages import Manifest
+from pipeline.model.fingerprint import Named, describe, fingerprint_of
+from pipeline.protocols import Transport
+
+
+class _Version(NamedTuple):
+    version: int
+    step: int
+    tensors: dict[str, Tensor]
+
+
+class Publisher:
+    """One version is sent at a time; of those that wait the newest wins, the others never existed.
+
+    To be called after the commit of the step that made the version.
+    """
+
+    def __init__(
+        self,
+        announce: Callable[[Manifest], None],
+        transport: Transport,
+        *,
+        epoch: int,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """`dtype` is the transport's, for floating-point tensors; None sends them as they are."""
+        self._announce, self._transport = announce, transport
+        self.epoch, self._dtype = epoch, dtype
+        self._idle = threading.Condition()
+        self._waiting: _Version | None = None
+        self._sending = False
+        self._error: Exception | None = None
+
+    def publish(self, version: int, step: int, tensors: Named) -> None:
+        """Returns after one copy. Raises what the sender met since, and then publishes nothing."""
+        self._raise()
+        copied = {name: self._copy(tensor) for name, tensor in tensors}
+        with self._idle:
+            self._waiting = _Version(version, step, copied)
+            if not self._sending:
+                self._sending = True
+                threading.Thread(target=self._send_all, name="publisher", daemon=True).start()
+
+    def flush(self) -> None:
+        """Wait until nothing is pending. Raises what the sender met since the last call."""
+        with self._idle:
+            self._idle.wait_for(lambda: not self._sending)
+        self._raise()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a version is waiting or being sent."""
+        return self._sending
+
+    def _raise(self) -> None:
+        with self._idle:
+            error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _copy(self, tensor: Tensor) -> Tensor:
+        dtype = self._dtype if tensor.is_floating_point() else None
+        return tensor.detach().to("cpu", dtype, copy=True).contiguous()
+
+    def _send_all(self) -> None:
+        while (version := self._next()) is not None:
+            try:
+                self._send(version)
+            except Exception as exc:  # raised again in the caller's thread
+                with self._idle:
+                    self._error = exc
+
+    def _next(self) -> _Version | None:
+        with self._idle:
+            version, self._waiting = self._waiting, None
+            if version is None:
+                self._sending = False
+                self._idle.notify_all()
+            return version
+
+    def _send(self, version: _Version) -> None:
+        entries = tuple(describe(name, tensor) for name, tensor in version.tensors.items())
+        location = self._transport.send(version.version, version.tensors.items())
+        self._announce(
+            Manifest(
+                version=version.version,
+                step=version.step,
+                epoch=self.epoch,
+                fingerprint=fingerprint_of(entries),
+                location=location,
+                tensors=entries,
+            )
+        )

@@ -1,0 +1,138 @@
+"""Stages a version beside the one that serves: received, verified, and whole before it is seen.
+
+The one place where a version is verified. The flip is the engine's, the bytes are a transport's.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pipeline import messages
+from pipeline.errors import WeightsError
+from pipeline.messages import Manifest
+from pipeline.model.fingerprint import checksum, dtype_name, fingerprint_of
+from pipeline.protocols import Transport
+
+Expected = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
+
+
+class Staged(NamedTuple):
+    """A whole and verified version."""
+
+    version: int
+    tensors: dict[str, Tensor]
+
+
+class Staging:
+    """Receives in a thread of its own. Nothing of a version that failed is ever visible."""
+
+    def __init__(self, expected: Expected) -> None:
+        """`expected` has name to (dtype, shape) of every tensor, in the transport's dtype."""
+        self._expected = {name: (dtype, tuple(shape)) for name, (dtype, shape) in expected.items()}
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._wanted = -1
+        self._staged: Staged | None = None
+        self._error: str | None = None
+
+    def begin(self, manifest: Manifest, transport: Transport) -> None:
+        """Start to receive. A newer version supersedes one that is still being received.
+
+        An older one than was ever begun is ignored; the same one is tried again if it failed.
+        """
+        with self._lock:
+            running = self._thread is not None
+            if manifest.version < self._wanted + running:
+                return
+            self._wanted = manifest.version
+            self._thread = threading.Thread(
+                target=self._run, args=(manifest, transport), name="staging", daemon=True
+            )
+            self._thread.start()
+
+    def take(self) -> Staged | None:
+        """The staged version, once."""
+        with self._lock:
+            staged, self._staged = self._staged, None
+            return staged
+
+    def error(self) -> str | None:
+        """Why the last staging failed, once: it names the tensor and the rule."""
+        with self._lock:
+            error, self._error = self._error, None
+            return error
+
+    def wait(self, timeout_seconds: float) -> bool:
+        """Whether nothing is being received any more, after at most so long."""
+        with self._lock:
+            thread = self._thread
+        if thread is not None:
+            thread.join(timeout_seconds)
+        return thread is None or not thread.is_alive()
+
+    def _run(self, manifest: Manifest, transport: Transport) -> None:
+        staged, error = None, None
+        try:
+            staged = self._receive(manifest, transport)
+        except Exception as exc:  # whatever it was, the old version serves on and the engine tells
+            error = _sentence(manifest.version, exc)
+        with self._lock:
+            if self._superseded():
+                return
+            self._thread = None
+            self._staged = staged or self._staged
+            self._error = error
+
+    def _receive(self, manifest: Manifest, transport: Transport) -> Staged | None:
+        entries = self._entries(manifest)
+        tensors: dict[str, Tensor] = {}
+        for name, tensor in transport.receive(manifest):
+            if self._superseded():
+                return None
+            if name not in entries:
+                raise WeightsError(f"{name}: unknown to this model")
+            self._check(tensor, entries[name])
+            tensors[name] = tensor
+        _none_missing(entries.keys() - tensors.keys(), "received")
+        return Staged(manifest.version, tensors)
+
+    def _entries(self, manifest: Manifest) -> dict[str, messages.Tensor]:
+        """The manifest's entries by name: all that are expected, and nothing else."""
+        entries = {entry.name: entry for entry in manifest.tensors}
+        if unknown := sorted(entries.keys() - self._expected.keys()):
+            raise WeightsError(f"{unknown[0]}: unknown to this model")
+        _none_missing(self._expected.keys() - entries.keys(), "announced")
+        if fingerprint_of(manifest.tensors) != manifest.fingerprint:
+            raise WeightsError("fingerprint: the manifest's is not that of its tensors")
+        return entries
+
+    def _check(self, tensor: Tensor, entry: messages.Tensor) -> None:
+        dtype, shape = self._expected[entry.name]
+        if (got := tuple(tensor.shape)) != shape:
+            raise WeightsError(f"{entry.name}: shape {got}, expected {shape}")
+        if tensor.dtype != dtype:
+            raise WeightsError(
+                f"{entry.name}: dtype {dtype_name(tensor.dtype)}, expected {dtype_name(dtype)}"
+            )
+        if (got_sum := checksum(tensor)) != entry.checksum:
+            raise WeightsError(f"{entry.name}: checksum {got_sum}, expected {entry.checksum}")
+        if not torch.isfinite(tensor).all():
+            raise WeightsError(f"{entry.name}: not all values are finite")
+
+    def _superseded(self) -> bool:
+        return self._thread is not threading.current_thread()
+
+
+def _none_missing(names: set[str], act: str) -> None:
+    if names:
+        raise WeightsError(f"{', '.join(sorted(names)[:5])}: not {act} ({len(names)} missing)")
+
+
+def _sentence(version: int, exc: Exception) -> str:
+    kind = "" if isinstance(exc, WeightsError) else f"{type(exc).__name__}: "
+    return f"version {version} not staged: {kind}{exc}"

@@ -1,0 +1,127 @@
+"""The command line: one function a command, no logic. `sluice --help` is its documentation."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pipeline import config
+from pipeline.run import Run
+from pipeline.serve import configure_logs, exit_code
+
+app = typer.Typer(
+    name="sluice",
+    help="Sluice: reinforcement learning for language models that never waits.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+RunPath = Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run; see examples/.")]
+Redis = Annotated[
+    str | None,
+    typer.Option("--redis", envvar="SLUICE_REDIS", metavar="URL", help="Where Redis is."),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override one key. Repeatable."),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved run and stop.")]
+Instance = Annotated[
+    str | None, typer.Option(metavar="NAME", help="This process's name. Default: host and pid.")
+]
+Address = Annotated[
+    str, typer.Option("--http", metavar="HOST:PORT", help="Where /metrics is served.")
+]
+
+
+@app.command()
+def up(path: RunPath, redis: Redis = None, set_: Set = None, dry_run: DryRun = False) -> None:
+    """Start Redis and every service here; supervise; end with a report."""
+
+    def body(run: Run) -> int:
+        return _part("services.up.service", "up")(run, redis=redis)  # type: ignore[no-any-return]
+
+    _run(path, set_, dry_run, body)
+
+
+SERVICES = {
+    "prompting": "Admit prompts while the window has places.",
+    "inference": "Generate; flip to new weights between two forward passes.",
+    "scoring": "Score completions; release whole groups.",
+    "training": "Take groups, step, commit, announce.",
+}
+
+
+def _service(service: str) -> Callable[..., None]:
+    def command(
+        path: RunPath,
+        redis: Redis = None,
+        set_: Set = None,
+        dry_run: DryRun = False,
+        instance: Instance = None,
+        http: Address = "127.0.0.1:0",
+    ) -> None:
+        def body(run: Run) -> None:
+            configure_logs()
+            name = instance or f"{service}@{os.uname().nodename}-{os.getpid()}"
+            serve = _part("services.process", "serve")
+            serve(service, run, redis=redis or run.bus.url, instance=name, http=http)
+
+        _run(path, set_, dry_run, body)
+
+    return command
+
+
+for _name, _help in SERVICES.items():
+    app.command(_name, help=_help)(_service(_name))
+
+
+Base = Annotated[bool, typer.Option("--base", help="Grade the model as it is before training.")]
+
+
+@app.command()
+def evaluate(path: RunPath, base: Base = False, set_: Set = None, dry_run: DryRun = False) -> None:
+    """Grade the held-out prompts on every version that a run kept."""
+
+    def body(run: Run) -> None:
+        _part("services.inference.evaluation", "evaluate")(run, base=base)
+
+    _run(path, set_, dry_run, body)
+
+
+def main() -> None:
+    """The console script."""
+    app()
+
+
+def _run(
+    path: Path, overrides: list[str] | None, dry_run: bool, body: Callable[[Run], int | None]
+) -> None:
+    """Load, then print or do; the process ends with the code that says whose fault it was."""
+    code = 0
+
+    def attempt() -> None:
+        nonlocal code
+        run = config.load(path, overrides or ())
+        if dry_run:
+            print(config.dump(run), end="")
+        else:
+            code = body(run) or 0
+
+    raise typer.Exit(exit_code(attempt) or code)
+
+
+def _part(module: str, name: str) -> Callable[..., Any]:
+    """Only the chosen command's module is imported: `sluice --help` loads no torch."""
+    return getattr(import_module(module), name)  # type: ignore[no-any-return]
+
+
+if __name__ == "__main__":
+    main()

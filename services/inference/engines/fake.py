@@ -1,0 +1,181 @@
+"""A deterministic engine without a model: instant, torch-free, for tests of everything around it.
+
+Its tokens depend on (seed, group, member, position, version) and on nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections import deque
+from collections.abc import Mapping
+from time import perf_counter
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from pipeline.messages import Completion, Manifest, Work
+from pipeline.protocols import Flip, Transport
+from pipeline.run import Model
+from services.inference.engines.members import Member, StepTimes, members
+
+_BITS = (1 << 64) - 1
+_WORST_LOGPROB = -4.0
+
+
+class Row:
+    """A member in flight: its tokens so far, and how many of them are in its spans."""
+
+    def __init__(self, member: Member, max_length: int) -> None:
+        prompt, prefix = member.prompt, member.prefix
+        self.member = member
+        self.limit = member.limit(max_length) - len(prompt.ids) // 4
+        self.ids = array("i", prefix.ids if prefix else b"")
+        self.logprobs = array("f", prefix.logprobs if prefix else b"")
+        self.closed = len(self.ids)
+        self.key = _hash(f"{prompt.seed}/{prompt.group}/{member.number}")
+
+    def close_span(self, version: int, boot: str) -> None:
+        self.member.ran(version, len(self.ids) - self.closed, boot)
+        self.closed = len(self.ids)
+
+
+class FakeEngine:
+    """Like any engine, but nothing is computed and nothing is received."""
+
+    def __init__(
+        self,
+        *,
+        boot: str,
+        slots: int = 64,
+        vocabulary: int = 32,
+        end_ids: frozenset[int] = frozenset({0}),
+        max_length: int = 4096,
+        planted: Mapping[int, int] | None = None,
+    ) -> None:
+        """`planted` maps a version to the one token that it emits; others draw from all."""
+        self.boot = boot
+        self.version = -1
+        self.last_step = StepTimes(perf_counter(), 0.0, False, 0)
+        self._slots, self._vocabulary, self._max_length = slots, vocabulary, max_length
+        self._end_ids, self._planted = end_ids, dict(planted or {})
+        self._queue: deque[Row] = deque()
+        self._rows: list[Row] = []
+        self._group_size = slots
+        self._staged: Manifest | None = None
+        self._fingerprint = ""
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._rows or self._queue)
+
+    def room(self) -> int:
+        """Groups of the size seen last that would start now; 0 before there is a version."""
+        free = self._slots - len(self._rows) - len(self._queue)
+        return 0 if self.version < 0 else max(0, -(-free // self._group_size))
+
+    def add(self, work: Work) -> None:
+        """Queue the members to do. Raises Refused where the prompt can never be answered."""
+        assert self.version >= 0, "nothing may be added before the first version is adopted"
+        new = members(work, max_length=self._max_length, vocabulary=self._vocabulary)
+        self._group_size = max(1, work.prompt.members)
+        self._queue.extend(Row(member, self._max_length) for member in new)
+
+    def drop(self, group: str) -> None:
+        """Forget every sequence of a group, running or queued."""
+        self._queue = deque(row for row in self._queue if row.member.prompt.group != group)
+        self._rows = [row for row in self._rows if row.member.prompt.group != group]
+
+    def step(self) -> list[Completion]:
+        """One token for each running member; those that finished with it."""
+        started, prefill = perf_counter(), False
+        while self._queue and len(self._rows) < self._slots:
+            self._rows.append(self._queue.popleft())
+            prefill = True
+        drawn = sum([self._draw(row) for row in self._rows])
+        done = [row for row in self._rows if self._finish(row)]
+        self._rows = [row for row in self._rows if not self._finish(row)]
+        ended = perf_counter()
+        self.last_step = StepTimes(ended, ended - started, prefill, drawn)
+        return [self._completion(row, self._finish(row)) for row in done]
+
+    def prefixes(self) -> list[Completion]:
+        """Every running or queued member that has a token, as a prefix (finish None)."""
+        return [self._completion(row, None) for row in (*self._rows, *self._queue) if row.ids]
+
+    def park(self) -> list[Completion]:
+        """The prefixes; the engine is empty afterwards."""
+        parked = self.prefixes()
+        self._rows, self._queue = [], deque()
+        return parked
+
+    def stage(self, manifest: Manifest, transport: Transport) -> None:
+        """The manifest is all that there is to receive."""
+        if manifest.version > self.version:
+            self._staged = manifest
+
+    def staging_error(self) -> str | None:
+        """Nothing is received, so nothing fails."""
+        return None
+
+    def flip(self) -> Flip | None:
+        """Adopt the staged version."""
+        started = perf_counter()
+        if self._staged is None:
+            return None
+        for row in self._rows:
+            row.close_span(self.version, self.boot)
+        self.version, self._fingerprint = self._staged.version, self._staged.fingerprint
+        self._staged = None
+        return Flip(self.version, perf_counter() - started)
+
+    def fingerprint(self) -> str:
+        """The one that the adopted manifest claims."""
+        return self._fingerprint
+
+    def close(self) -> None:
+        """Forget all work."""
+        self.park()
+
+    def _draw(self, row: Row) -> bool:
+        """Append a token, unless a resumed prefix has all that it may have; whether it did."""
+        if len(row.ids) >= row.limit:
+            return False
+        noise = _mix(row.key ^ _mix(len(row.ids) << 32 | self.version))
+        row.ids.append(self._planted.get(self.version, noise % self._vocabulary))
+        row.logprobs.append(_WORST_LOGPROB * (noise >> 40) / (1 << 24))
+        return True
+
+    def _finish(self, row: Row) -> Literal["stop", "length"] | None:
+        if row.ids[-1] in self._end_ids:
+            return "stop"
+        return "length" if len(row.ids) >= row.limit else None
+
+    def _completion(self, row: Row, finish: Literal["stop", "length"] | None) -> Completion:
+        row.close_span(self.version, self.boot)
+        ids, logprobs = row.ids.tobytes(), row.logprobs.tobytes()
+        return row.member.completion(ids, logprobs, engine=self.boot, finish=finish)
+
+
+def build(
+    model: Model,
+    *,
+    boot: str,
+    swap: Literal["keep", "recompute"] = "keep",
+    slots: Annotated[int, Meta(ge=1)] = 64,
+    vocabulary: int = 32,
+    max_length: int = 4096,
+) -> FakeEngine:
+    """As the run's engine; it has no use for `model`, nor for `swap`, since it has no cache."""
+    return FakeEngine(boot=boot, slots=slots, vocabulary=vocabulary, max_length=max_length)
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def _mix(x: int) -> int:
+    """The finaliser of splitmix64 (Steele, Lea and Flood, 2014)."""
+    x = ((x ^ x >> 30) * 0xBF58476D1CE4E5B9) & _BITS
+    x = ((x ^ x >> 27) * 0x94D049BB133111EB) & _BITS
+    return x ^ x >> 31

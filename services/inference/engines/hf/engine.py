@@ -1,0 +1,231 @@
+"""The embedded engine: a step loop over any transformers decoder, for machines without a GPU.
+
+Here is who runs when. The forward passes are in `passes`, the rows' arrays in `rows`, keys and
+values in `cache`, the weights in `flip`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from time import perf_counter
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from msgspec import Meta
+from transformers import PreTrainedModel
+
+from pipeline.errors import ConfigError
+from pipeline.messages import Completion, Finish, Manifest, Work
+from pipeline.model.load import load_model
+from pipeline.model.tokens import end_ids
+from pipeline.protocols import Flip, Transport
+from pipeline.run import Model
+from services.inference.engines.hf.flip import LiveWeights
+from services.inference.engines.hf.passes import Context, Passes
+from services.inference.engines.hf.rows import Ints, Rows
+from services.inference.engines.members import Member, StepTimes, members
+
+Swap = Literal["keep", "recompute"]
+
+_CAPACITY = 128
+
+
+class HfEngine:
+    """Continuous batching: members come and go at any step, one decode pass for all of them.
+
+    A row's last token is not in the cache yet: a decode pass reads it, stores its keys, and draws
+    the next. So new members need no logits from their prefill, and all draws are one.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        boot: str,
+        end_ids: frozenset[int],
+        swap: Swap = "keep",
+        slots: int = 64,
+        max_length: int | None = None,
+    ) -> None:
+        """`model` is taken over: its parameters are replaced at a flip.
+
+        `slots` is the number of members in flight; `max_length` bounds prompt and completion
+        together, in tokens, below the model's own context. Raises ConfigError for a model that
+        this engine cannot run.
+        """
+        self.boot = boot
+        self.last_step = StepTimes(perf_counter(), 0.0, False, 0)
+        config = model.train(False).config.get_text_config()
+        self._slots, self._swap, self._vocabulary = slots, swap, int(config.vocab_size)
+        self._max_length = _context(config.max_position_embeddings, max_length)
+        capacity = min(_CAPACITY, self._max_length)
+        self._passes = Passes(model, slots=slots, capacity=capacity)
+        ends = np.isin(np.arange(self._vocabulary), [*end_ids])
+        self._rows = Rows(slots, capacity, ends=ends)
+        self._weights = LiveWeights(model)
+        self._queue: deque[Member] = deque()
+        self._group_size = slots
+        self._outdated = False
+
+    @property
+    def version(self) -> int:
+        return self._weights.version
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._rows.count or self._queue)
+
+    def room(self) -> int:
+        """Groups of the size seen last that would start now; 0 before there is a version."""
+        free = self._slots - self._rows.count - len(self._queue)
+        return 0 if self.version < 0 else max(0, -(-free // self._group_size))
+
+    def add(self, work: Work) -> None:
+        """Queue the members to do. Raises Refused where the prompt can never be answered."""
+        assert self.version >= 0, "nothing may be added before the first version is adopted"
+        new = members(work, max_length=self._max_length, vocabulary=self._vocabulary)
+        self._group_size = max(1, work.prompt.members)
+        self._queue.extend(new)
+
+    def drop(self, group: str) -> None:
+        """Forget every sequence of a group, running or queued."""
+        self._queue = deque(m for m in self._queue if m.prompt.group != group)
+        rows = [i for i, m in enumerate(self._rows.members) if m.prompt.group == group]
+        self._remove(np.array(rows, np.int64))
+
+    @torch.inference_mode()
+    def step(self) -> list[Completion]:
+        """Contexts of who is new first, then one decode pass and one draw; who finished in it."""
+        started = perf_counter()
+        outdated = self._renew()
+        fresh, done = self._admit()
+        self._passes.prefill(contexts := [c for c in (*outdated, *fresh) if len(c.ids)])
+        if rows := self._rows.count:
+            finished = self._rows.append(*self._passes.decode(self._rows))
+            done += [self._rows.finish(row, self.version, self.boot) for row in finished.tolist()]
+            self._remove(finished)
+        ended = perf_counter()
+        self.last_step = StepTimes(ended, ended - started, bool(contexts), rows)
+        return done
+
+    def prefixes(self) -> list[Completion]:
+        """Every running or queued member that has a token, as a prefix (finish None)."""
+        running = [
+            self._rows.completion(row, self.version, self.boot, None)
+            for row in range(self._rows.count)
+        ]
+        queued = [self._handed_in(member, None) for member in self._queue if member.prefix]
+        return [prefix for prefix in (*running, *queued) if prefix.tokens]
+
+    def park(self) -> list[Completion]:
+        """The prefixes; the engine is empty afterwards."""
+        parked = self.prefixes()
+        self._queue.clear()
+        self._remove(np.arange(self._rows.count))
+        return parked
+
+    def stage(self, manifest: Manifest, transport: Transport) -> None:
+        """Begin to receive and verify a version in the background."""
+        self._weights.stage(manifest, transport)
+
+    def staging_error(self) -> str | None:
+        """Why the last staging failed, once; the old version serves on."""
+        return self._weights.error()
+
+    def flip(self) -> Flip | None:
+        """Adopt the staged version, if it is whole; the pause is what it costs the loop."""
+        started, before = perf_counter(), self.version
+        changed = self._weights.swap()
+        if changed is None:
+            return None
+        self._rows.close_spans(before, self.boot)
+        self._outdated |= changed and self._swap == "recompute"
+        return Flip(self.version, perf_counter() - started)
+
+    def fingerprint(self) -> str:
+        """Of the live parameters; from any thread."""
+        return self._weights.fingerprint()
+
+    def close(self) -> None:
+        """Forget all work."""
+        self.park()
+
+    def _admit(self) -> tuple[list[Context], list[Completion]]:
+        """Give waiting members a slot: contexts to prefill, and those with no token to come."""
+        contexts: list[Context] = []
+        spent: list[Completion] = []
+        shared: dict[str, Context] = {}
+        while self._queue and self._rows.count < self._slots:
+            member = self._queue.popleft()
+            if member.length >= (longest := member.limit(self._max_length)):
+                spent.append(self._handed_in(member, "length"))
+                continue
+            self._reserve(longest)
+            row = self._rows.add(member, self._max_length)
+            group = member.prompt.group
+            if member.prefix is None and group in shared:
+                shared[group].rows.append(row)
+                continue
+            contexts.append(self._context(row))
+            if member.prefix is None:
+                shared[group] = contexts[-1]
+        return contexts, spent
+
+    def _renew(self) -> list[Context]:
+        """The rows whose keys are of weights that were flipped away, if they are not kept."""
+        outdated, self._outdated = self._outdated, False
+        return [self._context(row) for row in range(self._rows.count)] if outdated else []
+
+    def _context(self, row: int) -> Context:
+        return Context(self._rows.ids[row, : self._rows.length[row] - 1], [row])
+
+    def _handed_in(self, member: Member, finish: Finish | None) -> Completion:
+        """The prefix that a member came with, unchanged but for who holds it now."""
+        assert member.prefix, "only a member with a prefix can be handed out untouched"
+        prefix = member.prefix
+        return member.completion(prefix.ids, prefix.logprobs, engine=self.boot, finish=finish)
+
+    def _reserve(self, length: int) -> None:
+        """Room for a row of this length; doubling, so that growing is rare."""
+        if length > (capacity := self._passes.cache.capacity):
+            capacity = min(self._max_length, max(length, 2 * capacity))
+            self._passes.cache.grow(capacity)
+            self._rows.grow(capacity)
+
+    def _remove(self, gone: Ints) -> None:
+        source, target = self._rows.remove(gone)
+        if len(source):
+            self._passes.move(source, target, int(self._rows.length[target].max()))
+
+
+def _context(own: int, asked: int | None) -> int:
+    if asked is not None and not 1 < asked <= own:
+        raise ConfigError(
+            "inference.engine.max_length",
+            asked,
+            rule=f"must be 2 to {own}, the model's context in tokens",
+            remedy="lower it, or leave it out",
+        )
+    return asked or own
+
+
+def build(
+    model: Model,
+    *,
+    boot: str,
+    swap: Swap = "keep",
+    slots: Annotated[int, Meta(ge=1)] = 64,
+    max_length: Annotated[int, Meta(ge=2)] | None = None,
+    device: str = "cpu",
+) -> HfEngine:
+    """The engine over a run's model; raises ConfigError where that cannot be loaded."""
+    loaded: Any = load_model(model.path, dtype=model.dtype)
+    return HfEngine(
+        loaded.to(device),
+        boot=boot,
+        end_ids=end_ids(model.path),
+        swap=swap,
+        slots=slots,
+        max_length=max_length,
+    )

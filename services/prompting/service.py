@@ -1,0 +1,145 @@
+"""Prompting: admits the data set to the window, prompt by prompt, in the order of the cursor."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from itertools import islice
+from typing import Literal
+
+import msgspec
+
+from pipeline.bus.bus import Bus
+from pipeline.errors import Gone
+from pipeline.life import Life
+from pipeline.messages import Prompt, Sampling
+from pipeline.metrics import Metrics
+from pipeline.plugins import make
+from pipeline.protocols import DATASETS, Dataset
+from pipeline.run import Run
+from services.prompting.metrics import Numbers
+from services.prompting.order import index
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 0.05
+LOOK_AGAIN_SECONDS = 0.5
+OPEN_SECONDS = 600.0
+
+Encode = Callable[[str], bytes]
+
+
+class Prompting:
+    """Consumes a data set and the free places of the window; publishes prompt groups.
+
+    Waits for places (unblocked by training, which ends groups), for memory (unblocked by the same),
+    and at the end of the data for the end of the run. Any number may run: the cursor is compared
+    and set with each admission, so who comes second starts again from where the first one left.
+    """
+
+    def __init__(
+        self, bus: Bus, life: Life, dataset: Dataset, *, run: Run, encode: Encode, numbers: Numbers
+    ) -> None:
+        """`encode` turns a prompt's text into token ids, int32."""
+        self._bus, self._life, self._dataset = bus, life, dataset
+        self._encode, self._numbers = encode, numbers
+        self._seed, self._window, self._members = run.seed, run.window, run.groups.members
+        self._sampling = Sampling(
+            temperature=run.sampling.temperature, max_tokens=run.sampling.max_tokens
+        )
+        self._end = len(dataset) * run.prompting.epochs
+        self._cursor = 0
+        self._batch = run.window  # how many are tried at once: halved and doubled as places go
+        self._ready: deque[Prompt] = deque()  # made, from the cursor on, and not yet admitted
+
+    def run(self) -> None:
+        """Until told to stop."""
+        self._synchronise()
+        waiting_for: str | None = None
+        while not self._life.stopping:
+            try:
+                self._life.progress(waiting_for=waiting_for)
+            except Gone:  # it holds nothing that could be lost
+                self._life.reborn()
+            waiting_for = self._admit()
+
+    def _admit(self) -> str | None:
+        """One admission. What it waited for, if it could not be."""
+        if self._cursor >= self._end and self._over():
+            return "the run's end"
+        prompts = self._prepare(self._batch)
+        after = self._cursor + len(prompts)
+        verdict = self._bus.prompts.admit(
+            prompts, cursor=self._cursor, next_cursor=after, eof=after >= self._end
+        )
+        match verdict:
+            case "ok":
+                self._advance(after)
+            case "moved":
+                self._synchronise()
+            case "full" | "memory":
+                return self._hold_back(verdict)
+        return None
+
+    def _advance(self, cursor: int) -> None:
+        count = cursor - self._cursor
+        for _ in range(count):
+            self._ready.popleft()
+        self._cursor = cursor
+        self._numbers.groups.inc(count)
+        self._batch = min(self._window, self._batch * 2)
+
+    def _hold_back(self, reason: Literal["full", "memory"]) -> str | None:
+        """Try fewer at once; where one is too many already, wait."""
+        if self._batch > 1:
+            self._batch //= 2
+            return None
+        self._numbers.refusals.labels(reason=reason).inc()
+        time.sleep(RETRY_SECONDS)
+        return "window" if reason == "full" else "memory"
+
+    def _over(self) -> bool:
+        """Whether the end of the data is known to all; looks again, since Redis may go back."""
+        state = self._bus.state()
+        if not state.eof or state.cursor < self._end:
+            self._synchronise()
+            return False
+        time.sleep(LOOK_AGAIN_SECONDS)
+        return True
+
+    def _synchronise(self) -> None:
+        self._cursor = self._bus.state().cursor
+        self._ready.clear()
+        log.info("cursor=%d of=%d", self._cursor, self._end)
+
+    def _prepare(self, count: int) -> list[Prompt]:
+        """The next prompts after the cursor, `count` at most; those made before are kept."""
+        stop = min(self._cursor + count, self._end)
+        for cursor in range(self._cursor + len(self._ready), stop):
+            self._ready.append(self._prompt(cursor))
+        return [*islice(self._ready, max(stop - self._cursor, 0))]
+
+    def _prompt(self, cursor: int) -> Prompt:
+        example = self._dataset[index(cursor, size=len(self._dataset), seed=self._seed)]
+        return Prompt(
+            group=f"{cursor:08d}",
+            seq=cursor,
+            ids=self._encode(example.prompt),
+            members=self._members,
+            sampling=self._sampling,
+            seed=self._seed,
+            task=example.task,
+            reference=msgspec.json.encode(example.reference),
+        )
+
+
+def build(run: Run, bus: Bus, life: Life, metrics: Metrics) -> Prompting:
+    """Where the parts of prompting meet; raises ConfigError for a data set that cannot be had."""
+    from pipeline.model.tokens import Tokenizer
+
+    with life.long("data set to open", OPEN_SECONDS):
+        dataset: Dataset = make(DATASETS, run.data, at="data")
+        encode = Tokenizer(run.model.path).encode
+    return Prompting(bus, life, dataset, run=run, encode=encode, numbers=Numbers(metrics))

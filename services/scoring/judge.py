@@ -1,0 +1,129 @@
+"""From an answer to its score, by all scorers of a run: where each one runs, and what faults are.
+
+Several scorers' rewards are added up; the first one's outcome is the member's. A fault of any is
+the member's fault, and there is no reward then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any
+
+from pipeline.messages import Score
+from pipeline.plugins import build, check, find, name_of, options_of
+from pipeline.protocols import SCORERS, Answer, Verdict
+from pipeline.run import Scoring, Spec
+from services.scoring.frames import AT
+from services.scoring.pool import Pool
+from services.scoring.verdicts import Fault, checked, raised
+
+SIDE_BY_SIDE = 64
+
+Grade = Callable[[Answer], Awaitable[Verdict]]
+
+
+class Judge:
+    """Started before it is asked, closed afterwards; asked for any number of answers at once."""
+
+    def __init__(
+        self, names: Sequence[str], grades: Sequence[Grade], *, pool: Pool | None, busy: int
+    ) -> None:
+        """`names` ("exact/1") and `grades` are the scorers', in order; `pool` runs some of them.
+
+        `busy` is how many answers at once keep all scorers at work, where grading takes its time.
+        """
+        self._names, self._grades = tuple(names), tuple(grades)
+        self.pool, self.busy = pool, busy
+
+    async def start(self) -> None:
+        """Raises ConfigError where a scorer cannot be started."""
+        if self.pool:
+            await self.pool.start()
+
+    async def close(self) -> None:
+        """Whatever is still being graded ends without a verdict."""
+        if self.pool:
+            await self.pool.close()
+
+    async def __call__(self, answer: Answer) -> Score:
+        """The score; a fault is a score with an error, never a reward."""
+        try:
+            verdicts = [await grade(answer) for grade in self._grades]
+            return self._sum(verdicts)
+        except Fault as fault:
+            return self.fault(fault)
+
+    def fault(self, fault: Fault) -> Score:
+        """The score of a member that cannot have a reward."""
+        return Score(reward=None, scorer=self._scorer, error=str(fault))
+
+    def _sum(self, verdicts: Sequence[Verdict]) -> Score:
+        total = checked(sum(verdict.reward for verdict in verdicts))
+        parts = {name: verdict.reward for name, verdict in zip(self._names, verdicts, strict=True)}
+        return Score(
+            reward=total.reward, outcome=verdicts[0].outcome, scorer=self._scorer, parts=parts
+        )
+
+    @property
+    def _scorer(self) -> str:
+        return "+".join(self._names)
+
+
+def make_judge(scoring: Scoring, *, on_replaced: Callable[[], None]) -> Judge:
+    """The judge of [scoring], nothing started yet; raises ConfigError for a wrong scorer."""
+    seconds = scoring.timeout_seconds
+    things = [(spec, _find(spec)) for spec in scoring.scorers]
+    plain = [spec for spec, thing in things if not is_async(thing)]
+    workers = scoring.workers
+    pool = None
+    if plain:
+        pool = Pool(plain, workers=workers, timeout_seconds=seconds, on_replaced=on_replaced)
+    busy = 2 * workers if len(plain) == len(things) else SIDE_BY_SIDE
+    grades: list[Grade] = []
+    for spec, thing in things:
+        if pool and not is_async(thing):
+            grades.append(partial(pool.grade, plain.index(spec)))
+        else:
+            grades.append(partial(_on_the_loop, build(SCORERS, spec, at=AT), seconds))
+    return Judge(_names(things), grades, pool=pool, busy=busy)
+
+
+def is_async(thing: Any) -> bool:
+    """Whether a function, or the `__call__` of a class or an object, is `async def`."""
+    return inspect.iscoroutinefunction(thing) or inspect.iscoroutinefunction(thing.__call__)
+
+
+def _find(spec: Spec) -> Callable[..., Any]:
+    """Checked here, so that a mistake costs no process; a plain scorer is built in its worker."""
+    thing: Callable[..., Any] = find(SCORERS, spec, AT)
+    check(thing, options_of(spec), AT, given=frozenset())
+    return thing
+
+
+def _names(things: Sequence[tuple[Spec, Callable[..., Any]]]) -> list[str]:
+    """Name/version, and for the second of a name name#2/version: parts are told apart by it."""
+    seen: Counter[str] = Counter()
+    names = []
+    for spec, thing in things:
+        name = name_of(spec, AT)
+        seen[name] += 1
+        again = f"#{seen[name]}" if seen[name] > 1 else ""
+        names.append(f"{name}{again}/{getattr(thing, 'version', '1')}")
+    return names
+
+
+async def _on_the_loop(
+    scorer: Callable[[Answer], Awaitable[object]], seconds: float, answer: Answer
+) -> Verdict:
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            return checked(await scorer(answer))
+    except Fault:
+        raise
+    except Exception as exc:  # one answer; the fault is counted by its reason
+        raise Fault("timeout") if limit.expired() else raised(exc) from exc

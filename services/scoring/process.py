@@ -1,0 +1,104 @@
+"""The scoring process's end of one worker: start it, ask it, kill it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+
+from pipeline.errors import ConfigError
+from services.scoring.frames import HEADER_BYTES, Job, Ready, Reply, Setup, length, pack, unpack
+from services.scoring.verdicts import Fault
+
+log = logging.getLogger(__name__)
+
+START_SECONDS = 60.0
+KILL_SECONDS = 10.0
+
+
+class Process:
+    """A worker that is up, and everything that its scorers may have started: one group."""
+
+    def __init__(
+        self,
+        child: subprocess.Popen[bytes],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        self._child, self._reader, self._writer = child, reader, writer
+
+    @classmethod
+    async def start(cls, setup: Setup) -> Process:
+        """Raises ConfigError where a scorer cannot be built, Fault where the process dies."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            child = _spawn(theirs.fileno())
+        process = cls(child, *await asyncio.open_connection(sock=ours))
+        try:
+            ready = unpack(await process._ask(pack(setup), START_SECONDS), Ready)
+            if ready.where:
+                raise ConfigError(ready.where, None, rule=ready.rule, remedy=ready.remedy)
+        except BaseException:
+            process.kill()
+            process.close()
+            raise
+        return process
+
+    @property
+    def pid(self) -> int:
+        """Of the worker, and of its process group."""
+        return self._child.pid
+
+    @property
+    def dead(self) -> bool:
+        """Whether it is known to have ended."""
+        return self._reader.at_eof()
+
+    async def grade(self, job: Job, seconds: float) -> Reply:
+        """Its verdict; a Fault (timeout, crashed) leaves a process that must be killed."""
+        return unpack(await self._ask(pack(job), seconds), Reply)
+
+    def kill(self) -> None:
+        """End it and what it started, and wait for it: no zombie stays. Safe in any thread."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._child.pid, signal.SIGKILL)
+        try:
+            status = self._child.wait(timeout=KILL_SECONDS)
+        except subprocess.TimeoutExpired:  # the kernel holds it, in a call that never ends
+            log.error("worker=%d does not die", self._child.pid)
+        else:
+            log.info("worker=%d ended status=%d", self._child.pid, status)
+
+    def close(self) -> None:
+        """Give up the socket; in the loop's own thread."""
+        self._writer.close()
+
+    async def _ask(self, frame: bytes, seconds: float) -> bytes:
+        try:
+            async with asyncio.timeout(seconds):
+                self._writer.write(frame)
+                await self._writer.drain()
+                size = length(await self._reader.readexactly(HEADER_BYTES))
+                return await self._reader.readexactly(size)
+        except TimeoutError as exc:
+            raise Fault("timeout") from exc
+        except (asyncio.IncompleteReadError, ConnectionError) as exc:
+            raise Fault("crashed") from exc
+
+
+def _spawn(link: int) -> subprocess.Popen[bytes]:
+    """A fresh interpreter: a fork of a process with threads could hang before it began."""
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    return subprocess.Popen(
+        [sys.executable, "-u", "-m", "services.scoring.worker", str(link), str(os.getpid())],
+        stdin=subprocess.DEVNULL,
+        stdout=2,  # what a scorer prints goes where the logs go
+        pass_fds=(link,),
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )

@@ -1,0 +1,182 @@
+"""Scoring: the one service on asyncio, since hundreds of answers may be waited for at once.
+
+The loop and the leases are here; how an answer is graded is in `judge`, the workers in `pool`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple
+
+import msgspec
+
+from pipeline.bus.bus import Bus
+from pipeline.bus.leases import Answerable, Lease
+from pipeline.errors import Gone
+from pipeline.life import Life
+from pipeline.messages import Score
+from pipeline.metrics import Metrics
+from pipeline.protocols import Answer
+from pipeline.run import Run
+from services.scoring.judge import Judge, make_judge
+from services.scoring.metrics import Numbers
+from services.scoring.process import START_SECONDS
+from services.scoring.verdicts import raised
+
+log = logging.getLogger(__name__)
+
+MOST_IN_HAND = 64
+IDLE_SECONDS = 0.25
+BUSY_SECONDS = 0.02
+
+Decode = Callable[[bytes], str]
+
+
+class _Hand(NamedTuple):
+    lease: Lease[Answerable]
+    score: asyncio.Task[Score]
+
+
+class Scoring:
+    """Consumes completions; publishes scores, and with a group's last one the whole group.
+
+    Waits for completions while its hands are empty (unblocked by inference), and for scorers while
+    they are full (unblocked by a verdict, or by the time that an answer has). Ends when it is told
+    to: what is scored is settled, and what is not goes back for another to take.
+    """
+
+    def __init__(
+        self, bus: Bus, life: Life, judge: Judge, *, decode: Decode, numbers: Numbers
+    ) -> None:
+        """`decode` turns token ids, int32, into text."""
+        self._bus, self._life, self._judge = bus, life, judge
+        self._decode, self._numbers = decode, numbers
+        self._hands: dict[str, _Hand] = {}
+        self._limit = judge.busy
+
+    def run(self) -> None:
+        """Until told to stop. Raises ConfigError where a scorer cannot be started."""
+        asyncio.run(self._run())
+
+    async def _run(self) -> None:
+        with self._life.long("scorers to start", START_SECONDS):
+            await self._judge.start()
+        try:
+            while not self._life.stopping:
+                await self._turn()
+            await self._hand_back()
+        finally:
+            await self._judge.close()
+
+    async def _turn(self) -> None:
+        try:
+            self._progress()
+            await self._settle()
+            await self._draw()
+        except Gone:
+            self._let_go()
+            self._life.reborn()
+
+    def _progress(self) -> None:
+        waiting = sum(not hand.score.done() for hand in self._hands.values())
+        self._numbers.waiting.set(waiting)
+        full = "scorers" if len(self._hands) >= self._limit else None
+        groups = {hand.lease.group for hand in self._hands.values()}
+        self._life.progress(waiting_for=full if waiting else "completions", held=sorted(groups))
+
+    async def _settle(self) -> None:
+        """All that is graded, in one round trip."""
+        done = [(h.lease, h.score.result()) for h in self._hands.values() if h.score.done()]
+        if not done:
+            return
+        replies = await asyncio.to_thread(self._bus.completions.score, self._life.boot, done)
+        self._numbers.members.inc(replies.count("ok"))
+        for (lease, _), reply in zip(done, replies, strict=True):
+            if reply == "gone":
+                raise Gone(f"{self._life.boot} was declared dead")
+            del self._hands[lease.entry]
+
+    async def _draw(self) -> None:
+        """As much as there is room for; with something in hand, only a moment's wait for more."""
+        room = self._limit - len(self._hands)
+        if room <= 0:
+            await self._wait()
+            return
+        leases = await asyncio.to_thread(
+            self._bus.completions.draw,
+            self._life.boot,
+            held=[*self._hands],
+            count=room,
+            wait=BUSY_SECONDS if self._hands else IDLE_SECONDS,
+        )
+        # There is more, and the scorers idled while it was fetched: fetch more at once.
+        if len(leases) == room and all(hand.score.done() for hand in self._hands.values()):
+            self._limit = min(2 * self._limit, max(MOST_IN_HAND, self._judge.busy))
+        for lease in leases:
+            self._hands[lease.entry] = _Hand(lease, asyncio.create_task(self._score(lease)))
+
+    async def _wait(self) -> None:
+        """For a verdict. Slow scorers are not hoarded for: other processes may have idle ones."""
+        scores = [hand.score for hand in self._hands.values()]
+        done, _ = await asyncio.wait(
+            scores, timeout=IDLE_SECONDS, return_when=asyncio.FIRST_COMPLETED
+        )
+        if not done:
+            self._limit = max(self._limit // 2, self._judge.busy)
+
+    async def _score(self, lease: Lease[Answerable]) -> Score:
+        """Never raises for what a scorer did: a fault is a score with an error."""
+        started = time.perf_counter()
+        try:
+            answer = self._answer(lease.work)
+        except Exception as exc:  # one member whose text or reference cannot be read; counted below
+            score = self._judge.fault(raised(exc))
+        else:
+            score = await self._judge(answer)
+        self._numbers.seconds.inc(time.perf_counter() - started)
+        if score.error:
+            self._count_fault(lease, score.error)
+        return score
+
+    def _answer(self, work: Answerable) -> Answer:
+        prompt, completion = work.prompt, work.completion
+        return Answer(
+            text=self._decode(completion.ids),
+            prompt=self._decode(prompt.ids),
+            reference=msgspec.json.decode(prompt.reference),
+            finish=completion.finish or "",
+            task=prompt.task,
+            ids=tuple(memoryview(completion.ids).cast("i")),
+        )
+
+    def _count_fault(self, lease: Lease[Answerable], error: str) -> None:
+        member = lease.work.completion.member
+        log.warning("group=%s member=%d scorer_error=%s", lease.group, member, error)
+        self._numbers.errors.labels(reason=error.partition(":")[0]).inc()
+
+    async def _hand_back(self) -> None:
+        with suppress(Gone):  # then all of it is others' already
+            await self._settle()
+            leases = [hand.lease for hand in self._hands.values()]
+            await asyncio.to_thread(self._bus.completions.give_back, self._life.boot, leases)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        for hand in self._hands.values():
+            hand.score.cancel()
+        self._hands.clear()
+
+
+def build(run: Run, bus: Bus, life: Life, metrics: Metrics) -> Scoring:
+    """Where the parts of scoring meet; raises ConfigError for a scorer that cannot be had."""
+    from pipeline.model.tokens import Tokenizer
+
+    numbers = Numbers(metrics)
+    judge = make_judge(run.scoring, on_replaced=numbers.replaced.inc)
+    with life.long("tokenizer to load", START_SECONDS):
+        decode = Tokenizer(run.model.path).decode
+    return Scoring(bus, life, judge, decode=decode, numbers=numbers)

@@ -1,0 +1,76 @@
+"""From [up] to the processes of one machine: pure, so that it can be read and tested as a list.
+
+Starting, watching and ending them is `supervisor.py`'s.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from msgspec import Struct
+
+from pipeline.run import Run
+from services.up.machine import cores
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+class Process(Struct, frozen=True, kw_only=True):
+    """One process to start. `environment` is all that it sees; `log` takes both its outputs."""
+
+    service: str
+    instance: str
+    argv: tuple[str, ...]
+    environment: dict[str, str]
+    log: Path
+
+
+def place(
+    run: Run, folder: Path, url: str, *, environment: Mapping[str, str] = os.environ
+) -> list[Process]:
+    """Every process of the run in the order of their start: the slowest to be ready first.
+
+    Processes that share cores run one thread each: two with two threads each on two cores were
+    measured 50 times slower.
+    """
+    counts = {
+        "training": 1,
+        "inference": run.up.inference,
+        "scoring": run.up.scoring,
+        "prompting": 1,
+    }
+    return [
+        _process(service, f"{service}-{number}", folder, url, environment)
+        for service, count in counts.items()
+        for number in range(count)
+    ]
+
+
+def evaluation(folder: Path, *, environment: Mapping[str, str] = os.environ) -> Process:
+    """The grading of the kept versions; it runs alone, so it has every core."""
+    return Process(
+        service="evaluate",
+        instance="evaluate",
+        argv=(*_command("evaluate", folder),),
+        environment={**environment, **ONE_THREAD, "OMP_NUM_THREADS": str(cores())},
+        log=folder / "logs" / "evaluate.log",
+    )
+
+
+def _process(
+    service: str, instance: str, folder: Path, url: str, environment: Mapping[str, str]
+) -> Process:
+    return Process(
+        service=service,
+        instance=instance,
+        argv=(*_command(service, folder), "--redis", url, "--instance", instance),
+        environment={**environment, **ONE_THREAD},
+        log=folder / "logs" / f"{instance}.log",
+    )
+
+
+def _command(name: str, folder: Path) -> tuple[str, ...]:
+    return (sys.executable, "-m", "services.cli", name, str(folder / "run.toml"))

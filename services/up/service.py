@@ -1,0 +1,214 @@
+"""`sluice up`: one run on one machine, from its server to its report.
+
+Starts the processes of a run and waits for the run's stop, for a signal, or for a child that
+cannot be helped. It speaks to its children through the bus and signals only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from pipeline.bus.bus import Bus
+from pipeline.errors import ConfigError, SluiceError
+from pipeline.run import Run
+from pipeline.serve import EXIT_DONE, EXIT_FAILED, EXIT_INPUT
+from pipeline.watch import Snapshot
+from services.up import page, report
+from services.up.embedded import Embedded, Given
+from services.up.folder import claim, release
+from services.up.interrupts import Interrupts
+from services.up.journal import Journal
+from services.up.outcome import Outcome, told
+from services.up.panel import Panel
+from services.up.placement import Process, evaluation, place
+from services.up.spawn import last_line
+from services.up.supervisor import Child, ChildFailed, Supervisor
+from services.up.words import summary
+
+TURN_SECONDS = 0.25
+LEAVE_SECONDS = 30.0
+TERM_SECONDS = 10.0
+
+Place = Callable[[Run, Path, str], Sequence[Process]]
+PlaceEvaluation = Callable[[Path], Process]
+
+
+def up(
+    run: Run,
+    *,
+    redis: str | None = None,
+    place: Place = place,
+    evaluation: PlaceEvaluation = evaluation,
+) -> int:
+    """Runs it to its end: 0 done or stopped by a signal, 1 failed, 2 the input is at fault.
+
+    The reason of a failure is the last line on standard error.
+    """
+    try:
+        with Interrupts() as interrupts:
+            outcome = _up(run, redis or run.bus.url, interrupts, place, evaluation)
+    except ConfigError as exc:
+        outcome = Outcome("failed", str(exc), EXIT_INPUT)
+    except SluiceError as exc:
+        outcome = Outcome("failed", str(exc), EXIT_FAILED)
+    if outcome.word == "failed":
+        print(f"sluice: {outcome.reason}", file=sys.stderr)
+    return outcome.code
+
+
+def _up(
+    run: Run, redis: str, interrupts: Interrupts, place: Place, evaluation: PlaceEvaluation
+) -> Outcome:
+    server: Embedded | Given
+    folder, run = claim(run)
+    try:
+        server = Given(redis) if redis else Embedded(folder, restarts=run.up.restarts)
+        url = server.start()
+    except SluiceError:
+        release(folder)
+        raise
+    try:
+        with contextlib.closing(Bus.connect(url, run.name)) as bus:
+            _open(bus, run)
+            supervisor = Supervisor(place(run, folder, url), bus=bus, restarts=run.up.restarts)
+            return Up(run, folder, bus, server, supervisor, interrupts).run(evaluation(folder))
+    finally:
+        server.stop()
+
+
+def _open(bus: Bus, run: Run) -> None:
+    bus.open(
+        run.identity,
+        window=run.window,
+        per_step=run.groups.per_step,
+        lag_max=run.lag.max,
+        members=run.groups.members,
+        lease_seconds=run.bus.lease_seconds,
+    )
+    state = bus.state()
+    if state.epoch or state.cursor:
+        remedy = f"choose another name, or `sluice purge {run.name}`"
+        raise ConfigError("name", run.name, rule="has keys of another run there", remedy=remedy)
+
+
+class Up:
+    """One run in progress.
+
+    Waits for: the run's stop, a signal, a child or a server that cannot be started again.
+    Unblocked by: the poll, four times a second. It is a display; this is the one permitted poll.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        folder: Path,
+        bus: Bus,
+        server: Embedded | Given,
+        supervisor: Supervisor,
+        interrupts: Interrupts,
+    ) -> None:
+        self._run, self._folder, self._bus, self._server = run, folder, bus, server
+        self._supervisor, self._interrupts = supervisor, interrupts
+        self._console = Console()
+        self._panel = Panel(run, Journal(folder / "metrics.jsonl"), self._console)
+        self._snapshot: Snapshot | None = None
+        self._started = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+    def run(self, evaluation: Process) -> Outcome:
+        """From the first child to the report; no child runs afterwards, whatever happens."""
+        try:
+            self._supervisor.start()
+            outcome = self._watch()
+            self._leave()
+            self._settle(outcome)
+            if outcome.word == "done" and self._run.evaluation:
+                outcome = self._evaluate(evaluation)
+        finally:
+            self._supervisor.kill()
+            self._panel.close()
+        self._report(outcome)
+        return outcome
+
+    def _watch(self) -> Outcome:
+        while not self._interrupts.asked:
+            try:
+                self._keep()
+                self._snapshot = self._bus.snapshot()
+            except ChildFailed as exc:
+                return Outcome("failed", str(exc), exc.code)
+            except SluiceError as exc:
+                return Outcome("failed", str(exc), EXIT_FAILED)
+            if stop := self._snapshot.state.stop:
+                return told(stop, self._snapshot.state.reason)
+            self._paint()
+            time.sleep(TURN_SECONDS)
+        return Outcome("stopped", f"{self._interrupts.asked} came from outside")
+
+    def _keep(self) -> None:
+        if event := self._server.keep():
+            self._supervisor.events.append(event)
+        self._supervisor.tend()
+
+    def _leave(self) -> None:
+        """Children that know of the end leave by themselves; then they are asked, then killed."""
+        if self._snapshot and self._snapshot.state.stop:
+            self._await_leaving(LEAVE_SECONDS)
+        self._supervisor.ask()
+        self._await_leaving(TERM_SECONDS)
+        self._supervisor.kill()
+
+    def _await_leaving(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while (left := self._supervisor.leaving()) and time.monotonic() < deadline:
+            if self._interrupts.urgent:
+                return
+            self._paint(f"waiting for {', '.join(left)} to leave")
+            time.sleep(TURN_SECONDS / 5)
+
+    def _settle(self, outcome: Outcome) -> None:
+        """The last picture; whoever else works for a run that failed hears of it."""
+        with contextlib.suppress(SluiceError):  # without a server the former picture has to do
+            if outcome.word == "failed":
+                self._bus.groups.finish(self._bus.state().epoch, "failed", outcome.reason)
+            self._snapshot = self._bus.snapshot()
+
+    def _evaluate(self, process: Process) -> Outcome:
+        child = Child(process)
+        child.start()
+        try:
+            while (code := child.ended()) is None:
+                if self._interrupts.asked:
+                    reason = f"{self._interrupts.asked} came during the evaluation"
+                    return Outcome("stopped", reason)
+                self._paint(f"evaluating: {last_line(process.log)}")
+                time.sleep(TURN_SECONDS)
+        finally:
+            child.end(0.0 if self._interrupts.urgent else TERM_SECONDS)
+        if code == EXIT_DONE:
+            return Outcome("done")
+        return Outcome("failed", f"evaluate exited with {code}{child.last_words()}", EXIT_FAILED)
+
+    def _paint(self, note: str = "") -> None:
+        if self._snapshot is not None:
+            self._panel.show(self._snapshot, events=self._supervisor.events, note=note)
+
+    def _report(self, outcome: Outcome) -> None:
+        if self._snapshot is None:  # it ended before its first picture
+            return
+        made = report.write(
+            self._folder,
+            self._run,
+            self._snapshot,
+            outcome=outcome,
+            started=self._started,
+            restarts=self._supervisor.restarts,
+        )
+        lines = [*summary(made), f"report: {page.draw(self._folder)}"]
+        self._console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,138 @@
+"""The children of `sluice up`: start, reap, bury, restart with a limit, stop in order.
+
+When a run is over, and what is shown meanwhile, is `service.py`'s.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+
+from pipeline.bus.bus import Bus
+from pipeline.errors import SluiceError
+from pipeline.serve import EXIT_DONE, EXIT_FAILED, EXIT_INPUT
+from services.up.placement import Process
+from services.up.spawn import end, last_line, reap, spawn
+
+STOP_ORDER = ("prompting", "inference", "scoring", "training")
+CANNOT_RESTART = "training"
+
+
+class ChildFailed(SluiceError):
+    """A child ended in a way that ends the run; `code` is what we exit with."""
+
+    def __init__(self, reason: str, code: int = EXIT_FAILED) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+class Child:
+    """One process to be kept alive, and how often it had to be started again."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self.restarts = 0
+        self._popen: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Starts it; called again after each end."""
+        place = self.process
+        self._popen = spawn(place.argv, environment=place.environment, log=place.log)
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started and has not been reaped."""
+        return self._popen is not None and self._popen.returncode is None
+
+    def ended(self) -> int | None:
+        """Its exit code, once, when it has just ended."""
+        return reap(self._popen) if self.running and self._popen else None
+
+    def interrupt(self) -> None:
+        """Asks it to stop."""
+        if self.running and self._popen:
+            self._popen.terminate()
+
+    def end(self, patience_seconds: float) -> None:
+        """Asks it to stop, and insists."""
+        if self._popen is not None:
+            end(self._popen, patience_seconds=patience_seconds)
+
+    def last_words(self) -> str:
+        """The last line of its log, as a quotation."""
+        line = last_line(self.process.log).removeprefix("sluice: ")
+        return f": {line}" if line else f" and left no line in {self.process.log}"
+
+
+class Supervisor:
+    """Keeps the children of one run alive; `events` tells what happened to them, in order."""
+
+    def __init__(self, processes: Sequence[Process], *, bus: Bus, restarts: int) -> None:
+        self.children = [Child(process) for process in processes]
+        self.events: list[str] = []
+        self._bus, self._limit = bus, restarts
+
+    def start(self) -> None:
+        """Starts all, in their order."""
+        for child in self.children:
+            child.start()
+
+    @property
+    def restarts(self) -> dict[str, int]:
+        """How often each instance had to be started again, where it had to."""
+        return {c.process.instance: c.restarts for c in self.children if c.restarts}
+
+    def tend(self) -> None:
+        """Reaps what has ended and starts it again; raises ChildFailed where that is no way on."""
+        for child in self.children:
+            code = child.ended()
+            if code is not None:
+                self._bus.bury(child.process.instance)
+                if not (code == EXIT_DONE and self._bus.state().stop):
+                    self._mend(child, code)
+
+    def leaving(self) -> list[str]:
+        """Who has not left yet, once all were told that the run is over."""
+        for child in self.children:
+            code = child.ended()
+            if code is not None and code > 0:
+                name, words = child.process.instance, child.last_words()
+                self.events.append(f"{name} {_how(code)} after the run's end{words}")
+        return [child.process.instance for child in self.children if child.running]
+
+    def ask(self) -> None:
+        """Asks all to stop, from the head of the stream to its foot."""
+        for child in sorted(self.children, key=_stop_rank):
+            child.interrupt()
+
+    def kill(self) -> None:
+        """Whoever still runs does no longer."""
+        for child in self.children:
+            child.end(0.0)
+
+    def _mend(self, child: Child, code: int) -> None:
+        name, words = child.process.instance, child.last_words()
+        if code == EXIT_INPUT:
+            raise ChildFailed(f"{name} refused its input{words}", EXIT_INPUT)
+        how = _how(code)
+        if child.process.service == CANNOT_RESTART:
+            raise ChildFailed(f"{name} {how}{words}")
+        if child.restarts >= self._limit:
+            often = f" after {child.restarts} restarts" if child.restarts else ""
+            raise ChildFailed(f"{name} {how}{often}{words}")
+        child.restarts += 1
+        self.events.append(
+            f"{name} {how}; started again ({child.restarts} of {self._limit}){words}"
+        )
+        child.start()
+
+
+def _how(code: int) -> str:
+    if code == EXIT_DONE:
+        return "ended early (exit 0 before the run was over)"
+    return f"was killed by signal {-code}" if code < 0 else f"exited with {code}"
+
+
+def _stop_rank(child: Child) -> int:
+    service = child.process.service
+    return STOP_ORDER.index(service) if service in STOP_ORDER else len(STOP_ORDER)

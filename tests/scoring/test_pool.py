@@ -1,0 +1,292 @@
+"""The workers of plain scorers: a hang, a death or a flood costs one answer, and nothing else."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import psutil
+import pytest
+
+from pipeline.errors import ConfigError, SluiceError
+from pipeline.protocols import Answer, Verdict
+from services.scoring.pool import Pool
+from services.scoring.verdicts import Fault
+
+OBEY = "strangers:obey"
+
+
+def answer(text: str, reference: object = None) -> Answer:
+    return Answer(text=text, prompt="", reference=reference, finish="stop")
+
+
+async def outcome(pool: Pool, text: str) -> float | str:
+    """The reward, or the fault's line."""
+    try:
+        return (await pool.grade(0, answer(text))).reward
+    except Fault as fault:
+        return str(fault)
+
+
+def with_pool(
+    body: Callable[[Pool], Awaitable[Any]], *, workers: int = 1, seconds: float = 10.0, **more: Any
+) -> Any:
+    """Runs the body on a pool, closes it, and sees to it that no process is left."""
+
+    async def run() -> Any:
+        before = set(psutil.Process().children(recursive=True))
+        pool = Pool([OBEY], workers=workers, timeout_seconds=seconds, **more)
+        await pool.start()
+        try:
+            return await body(pool)
+        finally:
+            await pool.close()
+            assert set(psutil.Process().children(recursive=True)) <= before, "a process is left"
+
+    return asyncio.run(run())
+
+
+def grade_in_turn(*texts: str, **options: Any) -> list[float | str]:
+    async def body(pool: Pool) -> list[float | str]:
+        return [await outcome(pool, text) for text in texts]
+
+    return with_pool(body, **options)
+
+
+def test_hangs_end_as_timeouts_and_all_others_are_graded() -> None:
+    replaced: list[int] = []
+
+    async def body(pool: Pool) -> list[float | str]:
+        before = pool.pids
+        texts = ["hang", "hang"] + ["good"] * 10
+        graded = await asyncio.gather(*(outcome(pool, text) for text in texts))
+        async with asyncio.timeout(10):
+            while len(replaced) < 2 or len(pool.pids) < 2:
+                await asyncio.sleep(0.005)
+        assert not before & pool.pids
+        return graded
+
+    graded = with_pool(body, workers=2, seconds=0.5, on_replaced=lambda: replaced.append(1))
+    assert graded == ["timeout"] * 2 + [1.0] * 10
+    assert len(replaced) == 2
+
+
+@pytest.mark.parametrize("text", ["die", "abort"])
+def test_a_death_is_a_crash_and_the_next_answer_is_graded(text: str) -> None:
+    assert grade_in_turn(text, "good") == ["crashed", 1.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("raise", "raised: ValueError: a checker's own"),
+        ("exit", "raised: SystemExit: 4"),
+        ("nan", "bad_verdict: the reward is nan"),
+        ("none", "bad_verdict: the reward is None, of type NoneType"),
+    ],
+)
+def test_a_fault_costs_no_worker(text: str, fault: str) -> None:
+    async def body(pool: Pool) -> tuple[list[float | str], bool]:
+        before = pool.pids
+        return [await outcome(pool, text), await outcome(pool, "good")], before == pool.pids
+
+    assert with_pool(body) == ([fault, 1.0], True)
+
+
+def test_endless_recursion_is_a_fault() -> None:
+    first, second = grade_in_turn("recurse", "good")
+    assert str(first).startswith("raised: RecursionError")
+    assert second == 1.0
+
+
+def test_a_scorer_may_print_and_read_what_it_likes(capfd: pytest.CaptureFixture[str]) -> None:
+    assert grade_in_turn("loud", "good") == [1.0, 1.0]
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    assert "to standard output" in captured.err
+
+
+def test_a_scorer_that_eats_memory_is_refused_more() -> None:
+    first, second = grade_in_turn("eat", "good", memory_bytes=1 << 29)
+    assert str(first).startswith("raised: MemoryError")
+    assert second == 1.0
+
+
+def test_alarms_work_since_a_scorer_runs_in_a_main_thread() -> None:
+    assert grade_in_turn("alarm", "alarm") == [1.0, 1.0]
+
+
+def test_a_worker_loads_no_torch() -> None:
+    assert grade_in_turn("torch") == [0.0]
+
+
+def test_what_a_scorer_started_ends_with_it() -> None:
+    def sleepers() -> list[psutil.Process]:
+        return [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == SLEEPER]
+
+    before = sleepers()
+    assert grade_in_turn("child", "good", seconds=1.0) == ["timeout", 1.0]
+    assert sleepers() == before
+
+
+SLEEPER = ["sleep", "300"]
+
+
+def test_a_worker_that_dies_idle_costs_no_answer() -> None:
+    async def body(pool: Pool) -> float | str:
+        (pid,) = pool.pids
+        os.kill(pid, signal.SIGKILL)
+        await asyncio.to_thread(_wait_until, lambda: _ended(pid))
+        await asyncio.sleep(0)  # the loop has seen the socket close
+        return await outcome(pool, "good")
+
+    assert with_pool(body) == 1.0
+
+
+def test_waiting_for_a_worker_costs_no_time_of_an_answer() -> None:
+    """Four hang before it: the last one waits four times the limit and is still graded."""
+
+    async def body(pool: Pool) -> list[float | str]:
+        texts = ["hang"] * 4 + ["good"]
+        return await asyncio.gather(*(outcome(pool, text) for text in texts))
+
+    assert with_pool(body, seconds=0.2) == ["timeout"] * 4 + [1.0]
+
+
+def test_a_cancelled_answer_that_waits_is_never_begun() -> None:
+    async def body(pool: Pool) -> float | str:
+        first = asyncio.create_task(outcome(pool, "hang"))
+        second = asyncio.create_task(outcome(pool, "hang"))
+        third = asyncio.create_task(outcome(pool, "good"))
+        await asyncio.sleep(0.05)
+        second.cancel()
+        started = time.monotonic()
+        assert await first == "timeout"
+        assert await third == 1.0
+        return time.monotonic() - started
+
+    assert with_pool(body, seconds=1.0) < 1.8
+
+
+def test_closing_does_not_wait_for_a_hang() -> None:
+    async def body(pool: Pool) -> float:
+        task = asyncio.create_task(outcome(pool, "hang"))
+        await asyncio.sleep(0.1)
+        task.cancel()
+        return time.monotonic()
+
+    started = with_pool(body, seconds=60.0)
+    assert time.monotonic() - started < 5
+
+
+def test_long_degenerate_text_is_graded_within_the_limit() -> None:
+    text = "so it must be that " * 10_000
+
+    async def body(pool: Pool) -> Verdict:
+        return await pool.grade(0, answer(text, reference=text))
+
+    assert with_pool(body, seconds=2.0).reward == 1.0
+
+
+def test_references_travel_unchanged() -> None:
+    async def run() -> list[float]:
+        pool = Pool(["exact"], workers=1, timeout_seconds=10)
+        await pool.start()
+        references = [10**30, "ü\x00", [1, {"a": None}], 0.1]
+        rewards = [(await pool.grade(0, answer(str(r), r))).reward for r in references]
+        await pool.close()
+        return rewards
+
+    assert asyncio.run(run()) == [1.0] * 4
+
+
+def _refused(spec: Any) -> str:
+    async def run() -> None:
+        pool = Pool(["exact", spec], workers=2, timeout_seconds=10)
+        try:
+            await pool.start()
+        finally:
+            assert not psutil.Process().children(), "a process is left"
+
+    with pytest.raises(ConfigError) as caught:
+        asyncio.run(run())
+    return str(caught.value)
+
+
+def test_a_scorer_that_cannot_be_built_is_refused_at_the_start() -> None:
+    spec = {"use": "strangers:Weighted", "weight": 13}
+    assert "scoring.scorers: cannot be started (RuntimeError: bad luck)" in _refused(spec)
+    assert "cannot be imported" in _refused("nowhere.at_all:scorer")
+
+
+def test_a_pool_that_cannot_replace_a_worker_says_so_to_every_answer(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "vanishing.py"
+    module.write_text("import os\ndef grade(answer):\n    os._exit(1)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    async def run() -> list[BaseException | Verdict]:
+        pool = Pool(["vanishing:grade"], workers=1, timeout_seconds=10)
+        await pool.start()
+        module.unlink()
+        asks: list[Coroutine[Any, Any, Verdict]] = [pool.grade(0, answer("x")) for _ in range(9)]
+        graded = await asyncio.gather(*asks, return_exceptions=True)
+        await pool.close()
+        return graded
+
+    first, *rest = asyncio.run(run())
+    assert str(first) == "crashed"
+    assert len(rest) == 8
+    for error in rest:
+        assert isinstance(error, SluiceError)
+        assert "a scoring worker cannot be started again" in str(error)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's death signal is Linux's own")
+def test_workers_die_with_the_scoring_process_even_while_they_hang() -> None:
+    script = """
+import asyncio, sys
+from pipeline.protocols import Answer
+from services.scoring.pool import Pool
+async def main():
+    pool = Pool(["strangers:obey"], workers=2, timeout_seconds=600)
+    await pool.start()
+    hang = Answer(text="hang", prompt="", reference=None, finish="stop")
+    asks = [asyncio.create_task(pool.grade(0, hang)) for _ in range(2)]
+    await asyncio.sleep(0.1)
+    print(*pool.pids, flush=True)
+    await asyncio.gather(*asks)
+asyncio.run(main())
+"""
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert parent.stdout
+    with parent.stdout:
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+        assert len(pids) == 2 and all(psutil.pid_exists(pid) for pid in pids)
+        parent.kill()
+        parent.wait()
+    _wait_until(lambda: all(_ended(pid) for pid in pids))
+
+
+def _ended(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.005)

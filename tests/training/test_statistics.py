@@ -1,0 +1,108 @@
+import math
+
+import pytest
+import torch
+from made import group, member, rules
+
+from pipeline.model.packed import Packed
+from pipeline.protocols import Loss, Pack
+from services.training.batch import build
+from services.training.considered import consider
+from services.training.losses import cispo, ppo
+from services.training.statistics import Statistics
+
+BEHAVIOUR = [-1.0, -2.0, -3.0, -1.0]
+GAPS = [0.0, 0.5, -1.0, 2.0]
+
+
+def packs(size: int) -> list[Pack]:
+    """Four tokens of lags 2, 0, 0, 0 in one member, one of lag 1 and gap 0 in the other."""
+    first = member([5, 6, 7, 8], 1.0, logprobs=BEHAVIOUR, spans=[(3, 1), (5, 3)])
+    second = member([9], 0.0, logprobs=[-1.0], spans=[(4, 1)])
+    judged = consider(group("g", [first, second]), rules())
+    return list(build([judged], rules(), pack_tokens=size).packs)
+
+
+def seen(pack: Pack) -> Packed:
+    """Log-probs that lie by GAPS off the behaviour; what is outside the loss is far off."""
+    logp = torch.full(pack.ids.shape, -500.0)
+    inside = pack.weight > 0
+    gaps = torch.tensor([gap for gap in GAPS if 8 in pack.ids] + [0.0] * (9 in pack.ids))
+    logp[inside] = pack.behaviour[inside] + gaps
+    return Packed(logp, torch.where(inside, 1.5, 99.0))
+
+
+def collect(size: int, loss: Loss = cispo) -> Statistics:
+    statistics = Statistics(loss)
+    for pack in packs(size):
+        statistics.add(pack, seen(pack))
+    return statistics
+
+
+@pytest.mark.parametrize("size", [1, 100])
+def test_figures_are_over_the_tokens_inside_the_loss_of_all_packs(size: int) -> None:
+    assert len(packs(size)) == (2 if size == 1 else 1)
+    r = [math.exp(gap) for gap in [*GAPS, 0.0]]
+    k3 = [x - 1 - gap for x, gap in zip(r, [*GAPS, 0.0], strict=True)]
+    summary = collect(size).summary()
+    assert summary == pytest.approx(
+        {
+            "tokens": 5,
+            "ess": sum(r) ** 2 / (5 * sum(x * x for x in r)),
+            "mismatch_k3": sum(k3) / 5,
+            "logprob_gap_max": 2.0,
+            "clipped_share": 1 / 5,  # e^2 > 5
+            "clamped_share": 0.0,
+            "entropy_mean": 1.5,
+            "lag_mean": 3 / 5,
+            "lag_p95": 2,
+            "lag_max": 2,
+        },
+        rel=1e-5,
+    )
+
+
+def test_each_lag_has_its_own_figures() -> None:
+    by_lag = collect(100).by_lag()
+    assert {lag: figures["tokens"] for lag, figures in by_lag.items()} == {0: 3, 1: 1, 2: 1}
+    assert by_lag[2]["ess"] == by_lag[1]["ess"] == 1.0
+    assert by_lag[0]["clipped_share"] == pytest.approx(1 / 3)
+
+
+def test_clipped_tokens_are_found_for_any_loss() -> None:
+    """Advantage is positive: ppo clips e^.5 and e^2 above 1.28, and not e^-1."""
+    assert collect(100, ppo).summary()["clipped_share"] == pytest.approx(2 / 5)
+
+
+def test_on_policy_the_effective_sample_is_whole_and_nothing_is_clipped() -> None:
+    statistics = Statistics(ppo)
+    for pack in packs(100):
+        statistics.add(pack, Packed(pack.behaviour, torch.zeros(pack.ids.shape)))
+    summary = statistics.summary()
+    assert summary["ess"] == 1 and summary["clipped_share"] == 0
+    assert summary["mismatch_k3"] == summary["logprob_gap_max"] == 0
+
+
+def test_C102_ratios_that_were_clamped_are_counted_and_all_stays_finite() -> None:
+    (pack,) = packs(100)
+    logp = torch.where(pack.ids == 9, pack.behaviour - 90, pack.behaviour)
+    statistics = Statistics(cispo)
+    statistics.add(pack, Packed(logp, torch.zeros(pack.ids.shape)))
+    summary = statistics.summary()
+    assert summary["clamped_share"] == pytest.approx(1 / 5)
+    assert summary["logprob_gap_max"] == pytest.approx(90)
+    assert all(math.isfinite(value) for value in summary.values())
+
+
+def test_C072_a_step_without_tokens_has_finite_figures() -> None:
+    assert set(Statistics(cispo).summary().values()) == {0.0}
+
+
+def test_p95_is_the_least_lag_that_95_in_100_do_not_exceed() -> None:
+    spans = [(5, 95), (3, 5)]
+    made = group("g", [member([5] * 100, 1.0, spans=spans), member([5], 0.0, mask=((0, 1),))])
+    (pack,) = build([consider(made, rules())], rules(), pack_tokens=999).packs
+    statistics = Statistics(cispo)
+    statistics.add(pack, Packed(pack.behaviour, torch.zeros(pack.ids.shape)))
+    assert statistics.summary()["lag_p95"] == 0
+    assert statistics.summary()["lag_max"] == 2

@@ -1,0 +1,71 @@
+"""Which processes a run becomes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from msgspec.structs import replace
+from up_made import RUN
+
+from pipeline import config
+from services.up.folder import claim
+from services.up.placement import evaluation, place
+
+FOLDER = Path("runs/made")
+
+
+def test_processes_stand_in_the_order_of_their_start() -> None:
+    assert [p.instance for p in place(RUN, FOLDER, "unix:///s")] == [
+        "training-0",
+        "inference-0",
+        "inference-1",
+        "scoring-0",
+        "scoring-1",
+        "prompting-0",
+    ]
+
+
+def test_a_process_is_the_command_that_a_user_would_type() -> None:
+    process = place(RUN, FOLDER, "unix:///s")[1]
+    assert process.argv == (
+        sys.executable,
+        "-m",
+        "services.cli",
+        "inference",
+        "runs/made/run.toml",
+        "--redis",
+        "unix:///s",
+        "--instance",
+        "inference-0",
+    )
+    assert process.log == FOLDER / "logs" / "inference-0.log"
+
+
+def test_processes_that_share_cores_have_one_thread_and_keep_the_rest_of_the_environment() -> None:
+    given = {"OMP_NUM_THREADS": "64", "HF_HUB_OFFLINE": "1", "HOME": "/root"}
+    for process in place(RUN, FOLDER, "unix:///s", environment=given):
+        assert process.environment == given | {
+            "OMP_NUM_THREADS": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+        }
+
+
+def test_the_evaluation_needs_no_server() -> None:
+    argv = evaluation(FOLDER, environment={}).argv
+    assert argv[1:] == ("-m", "services.cli", "evaluate", "runs/made/run.toml")
+
+
+def test_two_runs_of_one_name_never_share_a_folder(tmp_path: Path) -> None:
+    first, one = claim(RUN, tmp_path)
+    second, two = claim(RUN, tmp_path)
+    assert (first.name, one.name, second.name, two.name) == ("made", "made", "made-2", "made-2")
+    assert config.load(second / "run.toml") == two
+
+
+def test_a_name_as_long_as_names_may_be_still_gets_a_number(tmp_path: Path) -> None:
+    long = replace(RUN, name="n" * 64)
+    claim(long, tmp_path)
+    folder, run = claim(long, tmp_path)
+    assert run.name == "n" * 62 + "-2"
+    assert config.load(folder / "run.toml") == run

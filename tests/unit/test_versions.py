@@ -1,0 +1,142 @@
+import struct
+from typing import get_args
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.messages import Completion, Span
+from pipeline.versions import Freshness, Run, Unit, flaw, judge, mask_out
+
+STEPS = {version: version for version in range(7)}
+AT_FIVE = Freshness(step=5, steps=STEPS, lag_max=2, unit="sample")
+
+
+def spans(*versions_and_tokens: tuple[int, int]) -> tuple[Span, ...]:
+    return tuple(Span(version, tokens, "boot") for version, tokens in versions_and_tokens)
+
+
+def reasons(runs: tuple[Run, ...]) -> list[str | None]:
+    return [run.reason for run in runs]
+
+
+def completion(tokens: int, **changes: object) -> Completion:
+    whole = Completion(
+        group="g",
+        member=0,
+        ids=struct.pack(f"<{tokens}i", *range(tokens)),
+        logprobs=struct.pack(f"<{tokens}f", *[-0.5] * tokens),
+        spans=spans((0, tokens)),
+    )
+    return msgspec.structs.replace(whole, **changes)
+
+
+@pytest.mark.parametrize("unit", get_args(Unit))
+def test_C032_the_boundary_of_lag_and_versions_from_the_future(unit: Unit) -> None:
+    rules = AT_FIVE._replace(unit=unit)
+    judged = [reasons(judge(spans((version, 1)), rules))[0] for version in (2, 3, 4, 5, 6)]
+    assert judged == ["stale", None, None, None, "future_version"]
+
+
+def test_at_lag_max_0_only_the_trainers_own_step_is_fresh() -> None:
+    rules = AT_FIVE._replace(lag_max=0)
+    judged = [reasons(judge(spans((version, 1)), rules))[0] for version in (4, 5, 6)]
+    assert judged == ["stale", None, "future_version"]
+
+
+def test_lag_is_counted_in_steps_and_not_in_versions() -> None:
+    rules = AT_FIVE._replace(steps={90: 4, 12: 1})
+    assert [run.lag for run in judge(spans((90, 2), (12, 1)), rules)] == [1, 4]
+
+
+def test_C030_with_unit_sample_the_oldest_token_decides() -> None:
+    rules = AT_FIVE._replace(lag_max=1)
+    assert reasons(judge(spans((3, 1), (4, 9)), rules)) == ["stale", "stale"]
+
+
+def test_with_unit_token_just_the_stale_tokens_are_refused() -> None:
+    runs = judge(spans((2, 3), (4, 2), (5, 1)), AT_FIVE._replace(unit="token"))
+    assert runs == (Run(0, 3, 3, "stale"), Run(3, 5, 1, None), Run(5, 6, 0, None))
+
+
+@pytest.mark.parametrize("unit", get_args(Unit))
+@pytest.mark.parametrize(
+    ("other", "reason"), [(6, "future_version"), (99, "orphan_version"), (-1, "orphan_version")]
+)
+def test_a_future_or_orphaned_token_refuses_its_whole_member(
+    unit: Unit, other: int, reason: str
+) -> None:
+    runs = judge(spans((2, 1), (5, 1), (other, 1)), AT_FIVE._replace(unit=unit))
+    assert reasons(runs) == [reason] * 3
+
+
+def test_a_span_without_tokens_decides_nothing() -> None:
+    assert judge(spans((0, 0), (5, 2)), AT_FIVE) == (Run(0, 2, 0, None),)
+
+
+def test_masks_split_what_is_kept_and_nothing_else() -> None:
+    kept, refused = Run(0, 6, 0, None), Run(6, 9, 5, "stale")
+    assert mask_out((kept, refused), ((4, 8), (1, 2), (1, 3))) == (
+        Run(0, 1, 0, None),
+        Run(1, 2, 0, "masked"),
+        Run(2, 3, 0, "masked"),
+        Run(3, 4, 0, None),
+        Run(4, 6, 0, "masked"),
+        refused,
+    )
+
+
+@given(
+    pairs=st.lists(st.tuples(st.integers(-1, 8), st.integers(0, 5)), max_size=6),
+    masks=st.lists(st.tuples(st.integers(-2, 30), st.integers(-2, 30)), max_size=4),
+    unit=st.sampled_from(get_args(Unit)),
+    lag_max=st.integers(0, 4),
+)
+def test_runs_cover_each_token_once_and_keep_none_that_is_too_old(
+    pairs: list[tuple[int, int]], masks: list[tuple[int, int]], unit: Unit, lag_max: int
+) -> None:
+    rules = AT_FIVE._replace(unit=unit, lag_max=lag_max)
+    runs = mask_out(judge(spans(*pairs), rules), masks)
+    covered = [token for run in runs for token in range(run.start, run.stop)]
+    assert covered == list(range(sum(tokens for _, tokens in pairs)))
+    for run in runs:
+        if run.reason is None:
+            assert run.lag is not None and 0 <= run.lag <= lag_max
+            assert not any(set(range(*mask)) & set(range(run.start, run.stop)) for mask in masks)
+
+
+@pytest.mark.parametrize("logprobs", [4, 6, 0])
+def test_C004_another_number_of_logprobs_than_ids_is_refused(logprobs: int) -> None:
+    assert flaw(completion(5, logprobs=bytes(4 * logprobs))) == "logprob_length"
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_C015_a_logprob_that_is_not_finite_is_refused(bad: float) -> None:
+    assert flaw(completion(3, logprobs=struct.pack("<3f", -0.1, bad, -0.2))) == (
+        "nonfinite_logprob"
+    )
+
+
+def test_infinities_of_both_signs_do_not_cancel() -> None:
+    raw = struct.pack("<3f", float("inf"), float("-inf"), 0)
+    assert flaw(completion(3, logprobs=raw)) == "nonfinite_logprob"
+
+
+def test_the_lowest_floats_are_finite_however_many() -> None:
+    assert flaw(completion(100, logprobs=struct.pack("<100f", *[-3.4e38] * 100))) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"spans": spans((0, 4))}, "span_length"),
+        ({"spans": spans((0, 7), (0, -2))}, "span_length"),
+        ({"spans": ()}, "span_length"),
+        ({"ids": b"", "logprobs": b"", "spans": ()}, "empty_completion"),
+        ({"ids": bytes(6), "logprobs": bytes(6)}, "logprob_length"),
+        ({}, None),
+    ],
+)
+def test_what_a_whole_completion_is(changes: dict[str, object], reason: str | None) -> None:
+    assert flaw(completion(5, **changes)) == reason

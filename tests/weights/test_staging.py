@@ -1,0 +1,197 @@
+import os
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from tied import manifest_of
+from torch import Tensor
+
+from pipeline.messages import Manifest
+from pipeline.weights.shm import ShmTransport
+from pipeline.weights.staging import Expected, Staging
+
+Tensors = dict[str, Tensor]
+
+
+def stage(staging: Staging, manifest: Manifest, transport: ShmTransport) -> None:
+    staging.begin(manifest, transport)
+    assert staging.wait(20)
+
+
+def test_a_whole_version_is_staged_once(
+    transport: ShmTransport, tensors: Tensors, expected: Expected
+) -> None:
+    staging = Staging(expected)
+    location = transport.send(1, tensors.items())
+    stage(staging, manifest_of(tensors, version=1, location=location), transport)
+    staged = staging.take()
+    assert staged is not None and staged.version == 1 and staging.error() is None
+    assert all(torch.equal(staged.tensors[name], tensor) for name, tensor in tensors.items())
+    assert staging.take() is None
+
+
+def without(tensors: Tensors) -> Tensors:
+    return {name: tensor for name, tensor in tensors.items() if name != "norm.bias"}
+
+
+def one_more(tensors: Tensors) -> Tensors:
+    return {**tensors, "norm.extra": torch.ones(2)}
+
+
+def reshaped(tensors: Tensors) -> Tensors:
+    return {**tensors, "norm.bias": torch.ones(7)}
+
+
+def retyped(tensors: Tensors) -> Tensors:
+    return {**tensors, "norm.bias": tensors["norm.bias"].half()}
+
+
+def changed(tensors: Tensors) -> Tensors:
+    return {**tensors, "norm.bias": tensors["norm.bias"] + 2**-20}
+
+
+def not_a_number(tensors: Tensors) -> Tensors:
+    return {**tensors, "norm.bias": torch.full((6,), torch.nan)}
+
+
+def infinite(tensors: Tensors) -> Tensors:
+    return {**tensors, "norm.bias": torch.full((6,), torch.inf)}
+
+
+# What is sent, and whether the manifest tells of it.
+FAULTS = [
+    (without, False, "norm.bias: not received"),
+    (without, True, "norm.bias: not announced"),
+    (one_more, False, "norm.extra: unknown to this model"),
+    (one_more, True, "norm.extra: unknown to this model"),
+    (reshaped, True, r"norm.bias: shape \(7,\), expected \(6,\)"),
+    (retyped, True, "norm.bias: dtype float16, expected float32"),
+    (changed, False, "norm.bias: checksum"),
+    (not_a_number, True, "norm.bias: not all values are finite"),
+    (infinite, True, "norm.bias: not all values are finite"),
+]
+
+
+@pytest.mark.parametrize(("fault", "told", "message"), FAULTS)
+def test_C025_C026_a_fault_is_named_nothing_is_staged_and_the_next_succeeds(
+    transport: ShmTransport,
+    tensors: Tensors,
+    expected: Expected,
+    fault: Callable[[Tensors], Tensors],
+    told: bool,
+    message: str,
+) -> None:
+    staging = Staging(expected)
+    sent = fault(tensors)
+    location = transport.send(1, sent.items())
+    announced = sent if told else tensors
+    stage(staging, manifest_of(announced, version=1, location=location), transport)
+    assert staging.take() is None
+    error = staging.error()
+    assert error is not None and error.startswith("version 1 not staged: ")
+    assert staging.error() is None
+    assert re.search(message, error)
+    location = transport.send(2, tensors.items())
+    stage(staging, manifest_of(tensors, version=2, location=location), transport)
+    staged = staging.take()
+    assert staged is not None and staged.version == 2 and staging.error() is None
+
+
+@pytest.mark.parametrize("damage", ["gone", "truncated"])
+def test_C039_a_damaged_file_is_named_and_the_same_version_can_be_tried_again(
+    transport: ShmTransport, tensors: Tensors, expected: Expected, damage: str
+) -> None:
+    staging = Staging(expected)
+    location = transport.send(1, tensors.items())
+    whole = Path(location).read_bytes()
+    if damage == "gone":
+        os.unlink(location)
+    else:
+        os.truncate(location, len(whole) // 2)
+    manifest = manifest_of(tensors, version=1, location=location)
+    stage(staging, manifest, transport)
+    assert staging.take() is None
+    assert "v1.safetensors" in (staging.error() or "")
+    Path(location).write_bytes(whole)
+    stage(staging, manifest, transport)
+    assert staging.take() is not None
+
+
+def test_a_manifest_whose_fingerprint_is_not_that_of_its_tensors_is_refused(
+    transport: ShmTransport, tensors: Tensors, expected: Expected
+) -> None:
+    staging = Staging(expected)
+    location = transport.send(1, tensors.items())
+    manifest = manifest_of(tensors, version=1, location=location)
+    stage(staging, msgspec.structs.replace(manifest, fingerprint="0" * 32), transport)
+    assert staging.take() is None
+    assert "fingerprint" in (staging.error() or "")
+
+
+class Gated:
+    """Hands out its tensors once its gate is open; then, if told so, fails as a driver might."""
+
+    def __init__(self, tensors: Tensors, fail: bool = False) -> None:
+        self.tensors, self.fail = tensors, fail
+        self.entered, self.gate = threading.Event(), threading.Event()
+
+    def send(self, version: int, tensors: Iterable[tuple[str, Tensor]]) -> str:
+        raise NotImplementedError
+
+    def receive(self, manifest: Manifest) -> Iterator[tuple[str, Tensor]]:
+        for number, pair in enumerate(self.tensors.items()):
+            if number == 2:
+                self.entered.set()
+                assert self.gate.wait(20)
+                if self.fail:
+                    raise ConnectionResetError("peer is gone")
+            yield pair
+
+    def drop(self, version: int) -> None:
+        raise NotImplementedError
+
+
+def test_C027_a_failure_half_way_shows_nothing(tensors: Tensors, expected: Expected) -> None:
+    staging, transport = Staging(expected), Gated(tensors, fail=True)
+    staging.begin(manifest_of(tensors, version=1, location=""), transport)
+    assert transport.entered.wait(20)
+    assert staging.take() is None and staging.error() is None
+    transport.gate.set()
+    assert staging.wait(20)
+    assert staging.take() is None
+    assert staging.error() == "version 1 not staged: ConnectionResetError: peer is gone"
+
+
+@pytest.mark.parametrize("fail", [False, True])
+def test_a_newer_version_wins_over_one_that_is_being_received(
+    tensors: Tensors, expected: Expected, fail: bool
+) -> None:
+    staging = Staging(expected)
+    slow, fast = Gated(tensors, fail=fail), Gated(tensors)
+    fast.gate.set()
+    staging.begin(manifest_of(tensors, version=1, location=""), slow)
+    assert slow.entered.wait(20)
+    before = set(threading.enumerate())
+    staging.begin(manifest_of(tensors, version=2, location=""), fast)
+    assert staging.wait(20)
+    slow.gate.set()
+    for thread in before - {threading.current_thread()}:
+        if thread.name == "staging":
+            thread.join(20)
+    staged = staging.take()
+    assert staged is not None and staged.version == 2
+    assert staging.take() is None and staging.error() is None
+
+
+def test_an_older_version_never_replaces_a_newer_one(tensors: Tensors, expected: Expected) -> None:
+    staging, open_ = Staging(expected), Gated(tensors)
+    open_.gate.set()
+    for version in (3, 2):
+        staging.begin(manifest_of(tensors, version=version, location=""), open_)
+        assert staging.wait(20)
+    staged = staging.take()
+    assert staged is not None and staged.version == 3
