@@ -27,7 +27,7 @@ class Bus(Section, frozen=True, kw_only=True):
 
     url: str = ""
     """redis://, rediss:// or unix://. Empty: --redis, $SLUICE_REDIS, or one that `up` starts."""
-    lease_seconds: Seconds = 15.0
+    lease_seconds: Annotated[float, Meta(ge=5)] = 15.0
     """A process silent for so long is taken for dead, and its work is given to others."""
 
 

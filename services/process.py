@@ -27,6 +27,7 @@ def serve(service: str, run: Run, *, redis: str, instance: str, http: str) -> No
         per_step=run.groups.per_step,
         lag_max=run.lag.max,
         members=run.groups.members,
+        lease_seconds=run.bus.lease_seconds,
     )
     metrics = Metrics(service)
     door = Http(metrics, http)

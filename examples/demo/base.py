@@ -140,8 +140,8 @@ def complete(model: LlamaForCausalLM, prompts: Sequence[str], *, sample: bool) -
         do_sample=sample,
         max_new_tokens=MAX_NEW_TOKENS,
     )
-    texts = ("".join(VOCABULARY[id] for id in row) for row in outputs_BT[:, ids_BT.shape[1] :].tolist())
-    return [text.partition(END)[0] if END in text else text for text in texts]
+    new_BT = outputs_BT[:, ids_BT.shape[1] :].tolist()
+    return ["".join(VOCABULARY[id] for id in row).partition(END)[0] for row in new_BT]
 
 
 class Gate(NamedTuple):
@@ -160,17 +160,18 @@ class Gate(NamedTuple):
 def measure(model: LlamaForCausalLM, tasks: Sequence[Task], *, attempts: int = 8) -> Gate:
     """Greedy once, and `attempts` samples of each task."""
     prompts = [task.prompt for task in tasks]
-    greedy = complete(model, prompts, sample=False)
-    right = torch.tensor(
-        [
-            [text == task.answer for text, task in zip(texts, tasks, strict=True)]
-            for texts in (complete(model, prompts, sample=True) for _ in range(attempts))
-        ]
-    ).float()  # [attempts, tasks]
-    solved = right.sum(0)
+    answers = [task.answer for task in tasks]
+
+    def right(sample: bool) -> list[bool]:
+        texts = complete(model, prompts, sample=sample)
+        return [text == answer for text, answer in zip(texts, answers, strict=True)]
+
+    greedy = right(sample=False)
+    sampled = torch.tensor([right(sample=True) for _ in range(attempts)]).float()
+    solved = sampled.sum(0)  # [tasks], of `attempts`
     return Gate(
-        greedy=sum(text == task.answer for text, task in zip(greedy, tasks, strict=True)) / len(tasks),
-        sampled=right.mean().item(),
+        greedy=sum(greedy) / len(tasks),
+        sampled=sampled.mean().item(),
         pass_at_8=(solved > 0).float().mean().item(),
         zero_signal=((solved == 0) | (solved == attempts)).float().mean().item(),
     )

@@ -55,19 +55,15 @@ def check(model: Any) -> None:
     hidden = _hidden(model, ids, positions)
     changed = torch.where(torch.arange(8, device=model.device) == 1, 0, ids)
     if not torch.equal(hidden[4:], _hidden(model, changed, positions)[4:]):
-        raise ConfigError(
-            "model.path",
-            type(model).__name__,
-            rule="packed sequences must not see each other",
-            remedy="choose an attention that honours restarting positions, such as sdpa",
-        )
+        rule = "packed sequences must not see each other"
+        raise _unfit(model, rule, "choose an attention that honours restarting positions")
     if not _head_is_last(model, ids, positions, hidden):
-        raise ConfigError(
-            "model.path",
-            type(model).__name__,
-            rule="logits must come straight from the head",
-            remedy="models that scale or cap their logits are not supported yet",
-        )
+        rule = "logits must come straight from the head"
+        raise _unfit(model, rule, "models that scale or cap their logits are not supported yet")
+
+
+def _unfit(model: Any, rule: str, remedy: str) -> ConfigError:
+    return ConfigError("model.path", type(model).__name__, rule=rule, remedy=remedy)
 
 
 def _head_is_last(model: Any, ids: Tensor, positions: Tensor, hidden: Tensor) -> bool:

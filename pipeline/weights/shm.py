@@ -107,11 +107,11 @@ class ShmTransport:
 
     def _sweep(self) -> None:
         for folder in self._root.glob(f"{self._prefix}.*"):
-            if folder.name.rpartition(".")[0] != self._prefix or folder == self._own:
+            if folder.name.rpartition(".")[0] != self._prefix:
                 continue
             try:
                 lock = _locked(folder)
-            except OSError:  # its sender lives, or another sweep was faster
+            except OSError:  # its sender lives, this one perhaps, or another sweep was faster
                 continue
             shutil.rmtree(folder, ignore_errors=True)
             os.close(lock)

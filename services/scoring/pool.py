@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from pipeline.errors import ConfigError, SluiceError
+from pipeline.errors import SluiceError
 from pipeline.protocols import Answer, Verdict
 from pipeline.run import Spec
 from services.scoring.frames import Job, Setup
@@ -45,7 +45,6 @@ class Pool:
         self._queue: asyncio.Queue[_Task] = asyncio.Queue(QUEUE_PER_WORKER * workers)
         self._processes: set[Process] = set()
         self._slots: list[asyncio.Task[None]] = []
-        self._broken: SluiceError | None = None
         self._on_replaced = on_replaced
 
     @property
@@ -67,8 +66,6 @@ class Pool:
         """The verdict of a scorer, by its number; raises Fault, or SluiceError without workers."""
         verdict: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
         await self._queue.put(_Task(Job(scorer, answer), verdict))
-        if self._broken:
-            raise self._broken
         return await verdict
 
     async def close(self) -> None:
@@ -80,16 +77,16 @@ class Pool:
             await self._end(process)
 
     async def _serve(self, process: Process) -> None:
-        """One slot: it always has a worker, or it breaks the pool."""
-        while not self._broken:
+        """One slot. Where a new worker cannot be started, every answer hears of it."""
+        while True:
             task = await self._queue.get()
             try:
                 if process.dead:  # it was lost while it idled, and not by this answer
                     process = await self._replace(process)
                 if not task.verdict.done() and not await self._grade(process, task):
                     process = await self._replace(process)
-            except (ConfigError, Fault) as exc:
-                self._break(SluiceError(f"a scoring worker cannot be started again: {exc}"), task)
+            except SluiceError as exc:
+                _fail(task, exc)
 
     async def _grade(self, process: Process, task: _Task) -> bool:
         """Whether the worker is still good afterwards."""
@@ -118,13 +115,6 @@ class Pool:
         process.close()
         await asyncio.to_thread(process.kill)
         self._processes.discard(process)
-
-    def _break(self, error: SluiceError, task: _Task) -> None:
-        """No answer waits for a worker that will not come."""
-        self._broken = error
-        _fail(task, error)
-        while not self._queue.empty():
-            _fail(self._queue.get_nowait(), error)
 
 
 def _fail(task: _Task, error: Exception) -> None:

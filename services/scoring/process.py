@@ -11,7 +11,7 @@ import subprocess
 import sys
 from contextlib import suppress
 
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, SluiceError
 from services.scoring.frames import HEADER_BYTES, Job, Ready, Reply, Setup, length, pack, unpack
 from services.scoring.verdicts import Fault
 
@@ -34,15 +34,17 @@ class Process:
 
     @classmethod
     async def start(cls, setup: Setup) -> Process:
-        """Raises ConfigError where a scorer cannot be built, Fault where the process dies."""
+        """Raises ConfigError where a scorer cannot be built, SluiceError without a process."""
         ours, theirs = socket.socketpair()
-        with theirs:
-            child = _spawn(theirs.fileno())
-        process = cls(child, *await asyncio.open_connection(sock=ours))
+        reader, writer = await asyncio.open_connection(sock=ours)
         try:
-            ready = unpack(await process._ask(pack(setup), START_SECONDS), Ready)
-            if ready.where:
-                raise ConfigError(ready.where, None, rule=ready.rule, remedy=ready.remedy)
+            with theirs:
+                process = cls(_spawn(theirs.fileno()), reader, writer)
+        except OSError as exc:
+            writer.close()
+            raise SluiceError(f"a scoring worker cannot be started: {exc}") from exc
+        try:
+            await process._set_up(setup)
         except BaseException:
             process.kill()
             process.close()
@@ -65,6 +67,8 @@ class Process:
 
     def kill(self) -> None:
         """End it and what it started, and wait for it: no zombie stays. Safe in any thread."""
+        if self._child.returncode is not None:
+            return  # its number may be another's by now
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._child.pid, signal.SIGKILL)
         try:
@@ -77,6 +81,14 @@ class Process:
     def close(self) -> None:
         """Give up the socket; in the loop's own thread."""
         self._writer.close()
+
+    async def _set_up(self, setup: Setup) -> None:
+        try:
+            ready = unpack(await self._ask(pack(setup), START_SECONDS), Ready)
+        except Fault as fault:
+            raise SluiceError(f"a scoring worker cannot be started: {fault}") from fault
+        if ready.where:
+            raise ConfigError(ready.where, None, rule=ready.rule, remedy=ready.remedy)
 
     async def _ask(self, frame: bytes, seconds: float) -> bytes:
         try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -16,7 +15,7 @@ from pathlib import Path
 import redis
 
 from pipeline.errors import ConfigError, SluiceError
-from services.up.spawn import end, last_line, reap, spawn
+from services.up.spawn import Popen, Spawner, last_line
 
 START_SECONDS = 20.0
 STOP_SECONDS = 5.0
@@ -45,20 +44,21 @@ class Given:
 class Embedded:
     """The server's data is kept in the run's folder; clients meet it at a unix socket only."""
 
-    def __init__(self, folder: Path, *, restarts: int) -> None:
+    def __init__(self, folder: Path, spawner: Spawner, *, restarts: int) -> None:
         self.log = folder / "logs" / "valkey.log"
         self._data = folder / "valkey"
+        self._spawner = spawner
         self._limit, self._restarts = restarts, 0
         self._binary = _binary()
         self._socket: Path | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Popen | None = None
 
     def start(self) -> str:
         """Starts the server and returns its URL once it answers; raises SluiceError."""
         self._data.mkdir(parents=True, exist_ok=True)
         self._socket = self._socket or _short_folder() / "valkey.sock"
         argv = [str(self._binary), *_options(self._data, self._socket)]
-        self._process = spawn(argv, environment=os.environ, log=self.log)
+        self._process = self._spawner.spawn(argv, environment=os.environ, log=self.log)
         self._await_answer(self._socket)
         return f"unix://{self._socket}"
 
@@ -80,12 +80,12 @@ class Embedded:
     def stop(self) -> None:
         """Ends the server; its data stays."""
         if self._process is not None:
-            end(self._process, patience_seconds=STOP_SECONDS)
+            self._spawner.end(self._process, patience_seconds=STOP_SECONDS)
         if self._socket is not None:
             shutil.rmtree(self._socket.parent, ignore_errors=True)
 
     def _lost(self) -> str:
-        code = None if self._process is None else reap(self._process)
+        code = None if self._process is None else self._spawner.reap(self._process)
         if code is None:
             return ""
         return f"the embedded Valkey ended with {code}: {last_line(self.log)}"

@@ -28,17 +28,20 @@ class Panel:
     def __init__(self, run: Run, journal: Journal, console: Console | None = None) -> None:
         self._run, self._journal = run, journal
         self._console = console or Console()
-        self._meter = Meter()
+        self._meter, self._rates = Meter(), Rates()
+        self._seen: Snapshot | None = None
         self._started = time.monotonic()
         self._live = Live(console=self._console, auto_refresh=False)
-        self._printed_step, self._printed_at, self._printed_events = -1, 0.0, 0
+        self._told_step, self._told_at, self._told_events, self._told_note = -1, 0.0, 0, ""
         if self._console.is_terminal:
             self._live.start()
 
     def show(self, snapshot: Snapshot, *, events: Sequence[str] = (), note: str = "") -> None:
         """Paints the run as it stands; `note` says what goes on besides."""
         now = time.monotonic()
-        rates = self._meter.observe(snapshot, now)
+        if snapshot is not self._seen:  # the last one is shown again while children leave
+            self._seen, self._rates = snapshot, self._meter.observe(snapshot, now)
+        rates = self._rates
         lines = self._journal.read()
         if self._console.is_terminal:
             view = render(
@@ -54,7 +57,7 @@ class Panel:
             width = min(self._console.width - len("^C"), WIDEST)
             self._live.update(Constrain(view, width), refresh=True)
         else:
-            self._print(snapshot, lines, rates, events)
+            self._print(snapshot, lines, rates=rates, events=events, note=note)
 
     def close(self) -> None:
         """Leaves the last picture where it is."""
@@ -64,18 +67,24 @@ class Panel:
         self,
         snapshot: Snapshot,
         lines: Sequence[StepLine],
+        *,
         rates: Rates,
         events: Sequence[str],
+        note: str,
     ) -> None:
-        for event in events[self._printed_events :]:
-            self._console.print(event, markup=False, highlight=False, soft_wrap=True)
-        self._printed_events = len(events)
-        now = time.monotonic()
-        step = snapshot.state.step
-        if step != self._printed_step or now - self._printed_at > PLAIN_SECONDS:
-            self._printed_step, self._printed_at = step, now
-            text = plain(self._run, snapshot, lines, rates)
-            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        for event in events[self._told_events :]:
+            self._say(event)
+        self._told_events = len(events)
+        now, step = time.monotonic(), snapshot.state.step
+        if note and note != self._told_note:
+            self._say(note)
+        elif not note and (step != self._told_step or now - self._told_at > PLAIN_SECONDS):
+            self._say(plain(self._run, snapshot, lines, rates))
+            self._told_step, self._told_at = step, now
+        self._told_note = note
+
+    def _say(self, line: str) -> None:
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def plain(run: Run, snapshot: Snapshot, lines: Sequence[StepLine], rates: Rates) -> str:

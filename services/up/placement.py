@@ -13,9 +13,13 @@ from pathlib import Path
 from msgspec import Struct
 
 from pipeline.run import Run
-from services.up.machine import cores
 
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+SETTINGS = {
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+}
+"""Of every process. A log is no terminal: a bar would be its last line, which tells of a death."""
 
 
 class Process(Struct, frozen=True, kw_only=True):
@@ -50,12 +54,12 @@ def place(
 
 
 def evaluation(folder: Path, *, environment: Mapping[str, str] = os.environ) -> Process:
-    """The grading of the kept versions; it runs alone, so it has every core."""
+    """The grading of the kept versions, which makes a process of one thread for each core."""
     return Process(
         service="evaluate",
         instance="evaluate",
-        argv=(*_command("evaluate", folder),),
-        environment={**environment, **ONE_THREAD, "OMP_NUM_THREADS": str(cores())},
+        argv=_command("evaluate", folder),
+        environment={**environment, **SETTINGS},
         log=folder / "logs" / "evaluate.log",
     )
 
@@ -67,7 +71,7 @@ def _process(
         service=service,
         instance=instance,
         argv=(*_command(service, folder), "--redis", url, "--instance", instance),
-        environment={**environment, **ONE_THREAD},
+        environment={**environment, **SETTINGS},
         log=folder / "logs" / f"{instance}.log",
     )
 

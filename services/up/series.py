@@ -58,7 +58,7 @@ def _spent(line: StepLine) -> float:
     return line.busy_seconds + line.idle_seconds + line.other_seconds
 
 
-def _rates(bins: Sequence[Sequence[StepLine]]) -> Iterator[tuple[int, float]]:
+def _rates(bins: Sequence[Sequence[StepLine]]) -> Iterator[tuple[float, float]]:
     before = 0.0
     for part in bins:
         yield sum(line.tokens for line in part), part[-1].seconds - before

@@ -28,7 +28,7 @@ from services.up.journal import Journal
 from services.up.outcome import Outcome, told
 from services.up.panel import Panel
 from services.up.placement import Process, evaluation, place
-from services.up.spawn import last_line
+from services.up.spawn import Spawner, last_line
 from services.up.supervisor import Child, ChildFailed, Supervisor
 from services.up.words import summary
 
@@ -66,21 +66,31 @@ def up(
 def _up(
     run: Run, redis: str, interrupts: Interrupts, place: Place, evaluation: PlaceEvaluation
 ) -> Outcome:
-    server: Embedded | Given
     folder, run = claim(run)
-    try:
-        server = Given(redis) if redis else Embedded(folder, restarts=run.up.restarts)
-        url = server.start()
-    except SluiceError:
-        release(folder)
-        raise
-    try:
-        with contextlib.closing(Bus.connect(url, run.name)) as bus:
-            _open(bus, run)
-            supervisor = Supervisor(place(run, folder, url), bus=bus, restarts=run.up.restarts)
-            return Up(run, folder, bus, server, supervisor, interrupts).run(evaluation(folder))
-    finally:
-        server.stop()
+    with Spawner() as spawner, contextlib.ExitStack() as opened:
+        try:
+            server, url, bus = _meet(run, folder, redis, spawner, opened)
+        except SluiceError:
+            opened.close()
+            release(folder)
+            raise
+        processes, limit = place(run, folder, url), run.up.restarts
+        supervisor = Supervisor(processes, spawner, bus=bus, restarts=limit)
+        grader = Child(evaluation(folder), spawner)
+        return Up(run, folder, bus, server, supervisor, interrupts).run(grader)
+
+
+def _meet(
+    run: Run, folder: Path, redis: str, spawner: Spawner, opened: contextlib.ExitStack
+) -> tuple[Given | Embedded, str, Bus]:
+    """The server, its URL, and the run on it; `opened` closes them."""
+    limit = run.up.restarts
+    server = Given(redis) if redis else Embedded(folder, spawner, restarts=limit)
+    opened.callback(server.stop)
+    url = server.start()
+    bus = opened.enter_context(contextlib.closing(Bus.connect(url, run.name)))
+    _open(bus, run)
+    return server, url, bus
 
 
 def _open(bus: Bus, run: Run) -> None:
@@ -121,7 +131,7 @@ class Up:
         self._snapshot: Snapshot | None = None
         self._started = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
-    def run(self, evaluation: Process) -> Outcome:
+    def run(self, grader: Child) -> Outcome:
         """From the first child to the report; no child runs afterwards, whatever happens."""
         try:
             self._supervisor.start()
@@ -129,7 +139,7 @@ class Up:
             self._leave()
             self._settle(outcome)
             if outcome.word == "done" and self._run.evaluation:
-                outcome = self._evaluate(evaluation)
+                outcome = self._evaluate(grader)
         finally:
             self._supervisor.kill()
             self._panel.close()
@@ -179,21 +189,20 @@ class Up:
                 self._bus.groups.finish(self._bus.state().epoch, "failed", outcome.reason)
             self._snapshot = self._bus.snapshot()
 
-    def _evaluate(self, process: Process) -> Outcome:
-        child = Child(process)
-        child.start()
+    def _evaluate(self, grader: Child) -> Outcome:
+        grader.start()
         try:
-            while (code := child.ended()) is None:
+            while (code := grader.ended()) is None:
                 if self._interrupts.asked:
                     reason = f"{self._interrupts.asked} came during the evaluation"
                     return Outcome("stopped", reason)
-                self._paint(f"evaluating: {last_line(process.log)}")
+                self._paint(f"evaluating: {last_line(grader.process.log) or 'the models load'}")
                 time.sleep(TURN_SECONDS)
         finally:
-            child.end(0.0 if self._interrupts.urgent else TERM_SECONDS)
+            grader.end(0.0 if self._interrupts.urgent else TERM_SECONDS)
         if code == EXIT_DONE:
             return Outcome("done")
-        return Outcome("failed", f"evaluate exited with {code}{child.last_words()}", EXIT_FAILED)
+        return Outcome("failed", f"evaluate exited with {code}{grader.last_words()}", EXIT_FAILED)
 
     def _paint(self, note: str = "") -> None:
         if self._snapshot is not None:

@@ -1,7 +1,10 @@
-"""Child processes that cannot outlive us, and the end of one. Which ones to start is not here."""
+"""Child processes that cannot outlive us, nor can what they start. Which ones to start, and when
+to end them, is decided elsewhere.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -10,56 +13,85 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import TracebackType
+
+from services.up import guard
 
 PR_SET_PDEATHSIG = 1
 PARENT_LOST = 1
 
+Popen = subprocess.Popen[bytes]
 
-def spawn(
-    argv: Sequence[str], *, environment: Mapping[str, str], log: Path
-) -> subprocess.Popen[bytes]:
-    """Starts a process that the kernel kills when we die, even of kill -9 (on Linux).
 
-    It leads a session of its own, so that Ctrl-C reaches us alone and the order of the stop is
-    ours. Its output is appended to `log`. The kernel ties it to the calling thread: call this from
-    one that lives as long as the process should.
+class Spawner:
+    """Starts and reaps; while it is entered, a guard watches over us.
+
+    Each child leads a session of its own, so that Ctrl-C reaches us alone and the order of the stop
+    is ours. Should we die, even of kill -9, the kernel kills the children (on Linux), and the guard
+    whatever is left in their sessions: workers that they started, and all of it elsewhere.
     """
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as output:
-        return subprocess.Popen(
-            argv,
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=_tie(os.getpid()),
+
+    def __enter__(self) -> Spawner:
+        self._guard = subprocess.Popen(
+            [sys.executable, "-ES", guard.__file__], stdin=subprocess.PIPE, start_new_session=True
         )
+        return self
 
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, at: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self._guard.communicate()
 
-def reap(child: subprocess.Popen[bytes]) -> int | None:
-    """The exit code of a child that has ended, else None; what it had started ends with it."""
-    if child.returncode is not None:
-        return child.returncode
-    ended = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    if ended is None:
-        return None
-    # While it is a zombie its number cannot be given to another, so this hits its session only.
-    os.killpg(child.pid, signal.SIGKILL)
-    return child.wait()
+    def spawn(self, argv: Sequence[str], *, environment: Mapping[str, str], log: Path) -> Popen:
+        """Starts a process whose output is appended to `log`.
 
+        The kernel ties it to the calling thread, which has to live as long as the child should.
+        """
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as output:
+            child = subprocess.Popen(
+                argv,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_tie(os.getpid()),
+            )
+        self._tell(guard.WATCH, child.pid)
+        return child
 
-def end(child: subprocess.Popen[bytes], *, patience_seconds: float) -> int:
-    """Asks the child to stop, and kills it where it does not; its exit code."""
-    deadline = time.monotonic() + patience_seconds
-    if reap(child) is None:
-        child.terminate()
-    while (code := reap(child)) is None:
-        if time.monotonic() >= deadline:
-            os.killpg(child.pid, signal.SIGKILL)
-            return child.wait()
-        time.sleep(0.02)
-    return code
+    def reap(self, child: Popen) -> int | None:
+        """The exit code of a child that has ended, else None; what it had started ends with it."""
+        if child.returncode is not None:
+            return child.returncode
+        if os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            return None
+        # While it is a zombie its number cannot be given to another, so this hits its session only.
+        self._tell(guard.FORGET, child.pid)
+        os.killpg(child.pid, signal.SIGKILL)
+        return child.wait()
+
+    def end(self, child: Popen, *, patience_seconds: float) -> int:
+        """Asks the child to stop, and kills it where it does not; its exit code."""
+        deadline = time.monotonic() + patience_seconds
+        if self.reap(child) is None:
+            child.terminate()
+        while (code := self.reap(child)) is None:
+            if time.monotonic() >= deadline:
+                os.killpg(child.pid, signal.SIGKILL)
+                os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+            else:
+                time.sleep(0.02)
+        return code
+
+    def _tell(self, word: str, pid: int) -> None:
+        pipe = self._guard.stdin
+        assert pipe is not None, "the guard listens at a pipe"
+        with contextlib.suppress(BrokenPipeError):  # without a guard there is still the kernel
+            pipe.write(f"{word} {pid}\n".encode())
+            pipe.flush()
 
 
 def last_line(log: Path, tail_bytes: int = 8192) -> str:

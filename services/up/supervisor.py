@@ -5,14 +5,13 @@ When a run is over, and what is shown meanwhile, is `service.py`'s.
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Sequence
 
 from pipeline.bus.bus import Bus
 from pipeline.errors import SluiceError
 from pipeline.serve import EXIT_DONE, EXIT_FAILED, EXIT_INPUT
 from services.up.placement import Process
-from services.up.spawn import end, last_line, reap, spawn
+from services.up.spawn import Popen, Spawner, last_line
 
 STOP_ORDER = ("prompting", "inference", "scoring", "training")
 CANNOT_RESTART = "training"
@@ -29,15 +28,16 @@ class ChildFailed(SluiceError):
 class Child:
     """One process to be kept alive, and how often it had to be started again."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: Process, spawner: Spawner) -> None:
         self.process = process
+        self._spawner = spawner
         self.restarts = 0
-        self._popen: subprocess.Popen[bytes] | None = None
+        self._popen: Popen | None = None
 
     def start(self) -> None:
         """Starts it; called again after each end."""
         place = self.process
-        self._popen = spawn(place.argv, environment=place.environment, log=place.log)
+        self._popen = self._spawner.spawn(place.argv, environment=place.environment, log=place.log)
 
     @property
     def running(self) -> bool:
@@ -46,7 +46,7 @@ class Child:
 
     def ended(self) -> int | None:
         """Its exit code, once, when it has just ended."""
-        return reap(self._popen) if self.running and self._popen else None
+        return self._spawner.reap(self._popen) if self.running and self._popen else None
 
     def interrupt(self) -> None:
         """Asks it to stop."""
@@ -56,7 +56,7 @@ class Child:
     def end(self, patience_seconds: float) -> None:
         """Asks it to stop, and insists."""
         if self._popen is not None:
-            end(self._popen, patience_seconds=patience_seconds)
+            self._spawner.end(self._popen, patience_seconds=patience_seconds)
 
     def last_words(self) -> str:
         """The last line of its log, as a quotation."""
@@ -67,8 +67,10 @@ class Child:
 class Supervisor:
     """Keeps the children of one run alive; `events` tells what happened to them, in order."""
 
-    def __init__(self, processes: Sequence[Process], *, bus: Bus, restarts: int) -> None:
-        self.children = [Child(process) for process in processes]
+    def __init__(
+        self, processes: Sequence[Process], spawner: Spawner, *, bus: Bus, restarts: int
+    ) -> None:
+        self.children = [Child(process, spawner) for process in processes]
         self.events: list[str] = []
         self._bus, self._limit = bus, restarts
 

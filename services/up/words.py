@@ -12,12 +12,14 @@ def headline(report: Report) -> str:
     if report.outcome == "failed":
         return f"{report.name} failed after {plural(report.steps, 'step')}: {report.reason}"
     gained = _gain("reward", report.reward_first, report.reward_last)
-    held_out = _gain("greedy on held-out prompts", report.greedy_first, report.greedy_last)
+    sampled = _gain("sampled", report.sampled_first, report.sampled_last)
+    greedy = _gain("greedy", report.greedy_first, report.greedy_last)
+    held_out = ", ".join(filter(None, (sampled, greedy)))
     took = f"in {plural(report.steps, 'step')} and {duration(report.seconds)}"
     if not gained:
         return f"{report.name} is {report.outcome}: no step yet."
     state = "" if report.outcome == "done" else f" ({report.outcome})"
-    return f"{report.name}{state}: {gained} {took}{f'; {held_out}' if held_out else ''}."
+    return f"{report.name}{state}: {gained} {took}{f'; held out: {held_out}' if held_out else ''}."
 
 
 def duration(seconds: float) -> str:

@@ -201,11 +201,11 @@ def test_from_the_second_strike_on_a_ticket_is_taken_alone_and_by_empty_hands(ac
         acts.bury(boot)
     idle = acts.engine("idle:1")
     assert acts.take(busy, 3, held=own) == [], "its hands are full"
+    acts.admit(1)
     [alone] = acts.take(idle, 3)
     assert (alone.group, alone.strikes) == ("g1", 2)
     assert acts.take(idle, 3, held=[alone]) == [], "it stays alone"
     acts.deliver(idle, alone, 0)
-    acts.admit(1)
     assert [x.group for x in acts.take(idle, 3, held=[alone])] == ["g3"], "progress cleared it"
     assert [x.group for x in acts.take(acts.engine("next:1"), 3)] == ["g2"]
 
@@ -223,6 +223,16 @@ def test_deaths_with_progress_are_no_strikes(acts: Acts) -> None:
         tokens += 2
         acts.bury(boot)
     assert acts.letters() == [] and acts.ledger() == {"generated": Sum(0, tokens)}
+
+
+def test_only_the_owner_of_a_ticket_may_fail_it(acts: Acts) -> None:
+    former, owner = acts.engine("a:1"), acts.engine("b:1")
+    acts.admit(1)
+    [lease] = acts.take(former)
+    acts.bus.prompts.give_back(former, [lease])
+    assert len(acts.take(owner)) == 1
+    acts.bus.prompts.fail(former, lease, "why")
+    assert acts.letters() == [] and acts.bus.snapshot().places.alive == 1
 
 
 def test_a_poison_completion_costs_its_member_and_not_the_group(acts: Acts) -> None:
@@ -243,6 +253,23 @@ def test_a_poison_completion_costs_its_member_and_not_the_group(acts: Acts) -> N
     [group] = acts.bus.groups.fetch(["g0"])
     assert list(group.members) == [1] and "poison" in group.failed[0]
     assert acts.ledger() == {"generated": Sum(2, 10), "failed": Sum(1, 5)}
+
+
+def test_a_scorer_draws_a_struck_completion_alone_as_well(acts: Acts) -> None:
+    engine = acts.engine("e:1")
+    acts.admit(1)
+    acts.deliver_all(engine, acts.take(engine))
+    for number in range(2):
+        boot = acts.scorer(f"s{number}:1")
+        assert len(acts.draw(boot)) == 2
+        acts.bury(boot)
+    scorer = acts.scorer("s9:1")
+    [alone] = acts.draw(scorer)
+    acts.admit(1)
+    acts.deliver_all(engine, acts.take(engine))
+    assert acts.draw(scorer, held=[alone]) == [], "it stays alone"
+    acts.score(scorer, [alone])
+    assert [lease.strikes for lease in acts.draw(scorer)] == [2]
 
 
 def test_a_beat_names_the_held_groups_that_are_no_longer_open(acts: Acts) -> None:

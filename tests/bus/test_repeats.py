@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from acts import TRAINER, Acts, prefix
 
+from pipeline.bus.scripts import Scripts
 from pipeline.ledger import Sum
 from pipeline.messages import Score, Span
 
@@ -94,6 +95,22 @@ def test_a_repeated_expiry_ends_nothing_more(acts: Acts) -> None:
     assert acts.bus.groups.expire(TRAINER) == 1
     after = _world(acts)
     assert acts.bus.groups.expire(TRAINER) == 0 and _world(acts) == after
+
+
+def test_a_save_that_is_sent_again_is_told_the_same(acts: Acts) -> None:
+    engine = acts.engine("e:1")
+    acts.admit(1)
+    [lease] = acts.take(engine)
+    scripts = Scripts(acts.client, acts.keys)
+
+    def send() -> bytes:
+        return scripts.call("save", engine, "g0", 0, 0, lease.entry, b"chunk", 0, 3, engine)
+
+    assert [send() for _ in range(3)] == [b"ok"] * 3
+    acts.deliver(engine, lease, 0)
+    acts.bus.groups.finish(1, "done", "")
+    assert send() == b"ok", "even after its group was closed"
+    assert acts.ledger() == {"generated": Sum(1, 5), "cancelled": Sum(1, 5)}
 
 
 def test_an_older_save_that_comes_again_changes_nothing(acts: Acts) -> None:

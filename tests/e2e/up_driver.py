@@ -1,6 +1,6 @@
 """`sluice up` as a process of its own, with fakes for services: `up_driver.py NAME ROLES_JSON`.
 
-ROLES maps an instance to what it plays; `restarts` and `evaluation` are settings of the run.
+ROLES maps an instance to what it plays; `redis`, `restarts` and `evaluation` are settings.
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ from services.up.service import up
 FAKES = Path(__file__).with_name("up_fakes.py")
 
 
-def main(name: str, roles: dict[str, str], restarts: int, evaluation: str) -> int:
+def main(
+    name: str,
+    roles: dict[str, str],
+    *,
+    restarts: int = 0,
+    evaluation: str = "",
+    redis: str | None = None,
+) -> int:
     """Runs it; its exit code."""
 
     def place(run: Run, folder: Path, url: str) -> Sequence[Process]:
@@ -47,7 +54,7 @@ def main(name: str, roles: dict[str, str], restarts: int, evaluation: str) -> in
         evaluation=Evaluation(data="jsonl") if evaluation else None,
         up=Up(restarts=restarts),
     )
-    return up(run, redis=None, place=place, evaluation=grade)
+    return up(run, redis=redis, place=place, evaluation=grade)
 
 
 def fake(instance: str, words: tuple[str, ...], folder: Path) -> Process:
@@ -63,5 +70,5 @@ def fake(instance: str, words: tuple[str, ...], folder: Path) -> Process:
 
 if __name__ == "__main__":
     told = json.loads(sys.argv[2])
-    settings = {"restarts": told.pop("restarts", 0), "evaluation": told.pop("evaluation", "")}
+    settings = {k: told.pop(k) for k in ("restarts", "evaluation", "redis") if k in told}
     sys.exit(main(sys.argv[1], told, **settings))

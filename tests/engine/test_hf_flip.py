@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 import threading
 from collections.abc import Callable
 
@@ -227,8 +226,6 @@ def test_a_fingerprint_taken_while_versions_flip_is_always_one_versions() -> Non
     engine = engine_of(tiny(seed=0))
     found: list[str] = []
     stop = threading.Event()
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)  # threads change places within a swap, too
 
     def look() -> None:
         while not stop.is_set():
@@ -240,8 +237,21 @@ def test_a_fingerprint_taken_while_versions_flip_is_always_one_versions() -> Non
         flip_to(engine, version, models[version % 2])
     stop.set()
     watcher.join()
-    sys.setswitchinterval(interval)
     assert {*found} == known
+
+
+def test_a_swap_waits_while_the_tensors_are_looked_at() -> None:
+    engine, transport = engine_of(tiny(seed=0)), MemoryTransport()
+    engine.stage(publish(transport, 1, tiny(seed=1)), transport)
+    settle(engine)
+    swap = threading.Thread(target=engine.flip, daemon=True)
+    with engine._weights._lock:
+        swap.start()
+        swap.join(0.05)
+        assert swap.is_alive()
+        assert engine.version == 0
+    swap.join()
+    assert engine.version == 1
 
 
 def _torn(transport: MemoryTransport, name: str) -> None:

@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -103,6 +104,21 @@ def test_endless_recursion_is_a_fault() -> None:
     assert second == 1.0
 
 
+@pytest.fixture
+def typed() -> Iterator[None]:
+    """Something stands on this process's standard input."""
+    kept = os.dup(0)
+    out, into = os.pipe()
+    os.write(into, b"typed by the user")
+    os.dup2(out, 0)
+    os.close(out)
+    os.close(into)
+    yield
+    os.dup2(kept, 0)
+    os.close(kept)
+
+
+@pytest.mark.usefixtures("typed")
 def test_a_scorer_may_print_and_read_what_it_likes(capfd: pytest.CaptureFixture[str]) -> None:
     assert grade_in_turn("loud", "good") == [1.0, 1.0]
     captured = capfd.readouterr()
@@ -224,7 +240,7 @@ def test_a_scorer_that_cannot_be_built_is_refused_at_the_start() -> None:
 
 
 def test_a_pool_that_cannot_replace_a_worker_says_so_to_every_answer(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = tmp_path / "vanishing.py"
     module.write_text("import os\ndef grade(answer):\n    os._exit(1)\n")
@@ -244,7 +260,21 @@ def test_a_pool_that_cannot_replace_a_worker_says_so_to_every_answer(
     assert len(rest) == 8
     for error in rest:
         assert isinstance(error, SluiceError)
-        assert "a scoring worker cannot be started again" in str(error)
+        assert "scoring.scorers: cannot be imported" in str(error)
+
+
+def test_a_scorer_that_ends_its_process_while_it_is_made_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "leaver.py").write_text("import os\nos._exit(0)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    async def run() -> None:
+        await Pool(["leaver:grade"], workers=2, timeout_seconds=10).start()
+
+    with pytest.raises(SluiceError, match="a scoring worker cannot be started: crashed"):
+        asyncio.run(run())
+    assert not psutil.Process().children(), "a process is left"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's death signal is Linux's own")

@@ -195,7 +195,7 @@ def test_a_killed_process_loses_nothing_and_each_member_is_scored_once(
     assert all(not group.failed for group in released)
     begun = notes.read_text().splitlines()
     assert set(begun) == {f"{g}.{m}" for g in range(6) for m in range(4)}
-    assert len(begun) - 24 <= 2, "more than what two workers had in hand was graded again"
+    assert len(begun) - 24 <= 8, "more than what it had in hand was graded again"
 
 
 def start_process(plant: Plant, instance: str) -> subprocess.Popen[bytes]:

@@ -72,10 +72,13 @@ def test_without_a_terminal_each_step_is_one_line_and_each_event_is_told_once(
     for step in (1, 1, 2):
         seen = replace(RUNNING, state=State(step=step))
         panel.show(seen, events=["scoring-0 exited with 1 [red]"])
+    for note in ("evaluating: v0", "evaluating: v0", "evaluating: v2"):
+        panel.show(seen, events=["scoring-0 exited with 1 [red]"], note=note)
     panel.close()
     lines = out.getvalue().splitlines()
     assert lines[0] == "scoring-0 exited with 1 [red]"
-    assert [line.split(" · ")[0] for line in lines[1:]] == ["step 1/2", "step 2/2"]
+    assert [line.split(" · ")[0] for line in lines[1:3]] == ["step 1/2", "step 2/2"]
+    assert lines[3:] == ["evaluating: v0", "evaluating: v2"]
 
 
 def test_a_plain_line_names_the_step_the_reward_and_the_lag() -> None:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from up_made import RUN
 
 from pipeline import config
+from services.up import guard
 from services.up.folder import claim
 from services.up.placement import evaluation, place
 
@@ -48,6 +49,7 @@ def test_processes_that_share_cores_have_one_thread_and_keep_the_rest_of_the_env
         assert process.environment == given | {
             "OMP_NUM_THREADS": "1",
             "TOKENIZERS_PARALLELISM": "false",
+            "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         }
 
 
@@ -69,3 +71,7 @@ def test_a_name_as_long_as_names_may_be_still_gets_a_number(tmp_path: Path) -> N
     folder, run = claim(long, tmp_path)
     assert run.name == "n" * 62 + "-2"
     assert config.load(folder / "run.toml") == run
+
+
+def test_the_guard_remembers_who_was_not_reaped() -> None:
+    assert guard.watched(["watch 7\n", "watch 8\n", "forget 7\n", "watch 9\n"]) == {8, 9}

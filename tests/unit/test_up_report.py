@@ -20,6 +20,7 @@ from services.up import page, plots, report
 from services.up.journal import Journal, StepLine
 from services.up.outcome import Outcome
 from services.up.series import thin
+from services.up.words import NO_BREAK, headline
 
 DONE = Outcome("done")
 POINTS = (
@@ -88,6 +89,15 @@ def test_a_run_without_a_step_can_be_reported() -> None:
     told = report.build(RUN, snapshot(), (), outcome=Outcome("failed", "it <broke>"))
     assert told.reward_first is None
     assert "it &lt;broke&gt;" in page.render(told)
+
+
+def test_the_headline_says_what_was_learned_how_long_it_took_and_what_went_wrong() -> None:
+    assert headline(made()).replace(NO_BREAK, " ") == (
+        "made: reward 0.25 → 0.75 in 2 steps and 10.0 s; "
+        "held out: sampled 0.2 → 0.9, greedy 0.8 → 0.95."
+    )
+    failed = made(outcome=Outcome("failed", "training-0 exited with 1: it broke"))
+    assert headline(failed) == "made failed after 2 steps: training-0 exited with 1: it broke"
 
 
 def test_a_password_does_not_leave_the_run() -> None:
@@ -166,7 +176,7 @@ def test_a_line_that_is_still_being_written_is_read_once_it_is_whole(tmp_path: P
     path = tmp_path / "metrics.jsonl"
     journal = Journal(path)
     assert journal.read() == []
-    path.write_text('{"step": 1, "unknown": 7}\nnot json\n{"st')
+    path.write_text('{"step": 1, "unknown": 7, "tokens": 40.0}\nnot json\n{"st')
     assert [line.step for line in journal.read()] == [1]
     assert journal.unreadable == 1
     with path.open("a") as file:

@@ -61,7 +61,7 @@ end
 local function no_strikes(stream, gid, entry, boot)
   if owner_of(stream, entry) ~= boot then return end
   hand_over(stream, entry, boot, 0)
-  redis.call('HSET', hash_of(gid), 'progress', boot, 'lone', 0)
+  redis.call('HSET', hash_of(gid), 'progress', boot)
 end
 
 local function strike(stream, gid, m, row, alone)

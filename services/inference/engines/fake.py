@@ -15,9 +15,9 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from pipeline.messages import Completion, Manifest, Work
-from pipeline.protocols import Flip, Transport
+from pipeline.protocols import Flip, StepTimes, Transport
 from pipeline.run import Model
-from services.inference.engines.members import Member, StepTimes, members
+from services.inference.engines.members import Member, members
 
 _BITS = (1 << 64) - 1
 _WORST_LOGPROB = -4.0

@@ -6,7 +6,6 @@ Torch-free. How tokens are made is each engine's own affair.
 from __future__ import annotations
 
 from array import array
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -20,19 +19,6 @@ class Refused(SluiceError):
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
         self.reason = reason
-
-
-class StepTimes(NamedTuple):
-    """How the last step went; the gap between tokens is the difference of two `ended`.
-
-    `ended` is on the clock of `time.perf_counter`, `prefill` tells whether contexts were computed
-    before the tokens were, `rows` is the number of tokens drawn.
-    """
-
-    ended: float
-    seconds: float
-    prefill: bool
-    rows: int
 
 
 class Member:

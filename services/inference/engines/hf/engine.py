@@ -19,12 +19,12 @@ from pipeline.errors import ConfigError
 from pipeline.messages import Completion, Finish, Manifest, Work
 from pipeline.model.load import load_model
 from pipeline.model.tokens import end_ids
-from pipeline.protocols import Flip, Transport
+from pipeline.protocols import Flip, StepTimes, Transport
 from pipeline.run import Model
 from services.inference.engines.hf.flip import LiveWeights
 from services.inference.engines.hf.passes import Context, Passes
 from services.inference.engines.hf.rows import Ints, Rows
-from services.inference.engines.members import Member, StepTimes, members
+from services.inference.engines.members import Member, members
 
 Swap = Literal["keep", "recompute"]
 

@@ -1,0 +1,84 @@
+"""The whole stream as real processes: it trains, it refuses, and kills neither lose nor repeat."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from stream import pid_of, read_report, start, write_run
+
+from pipeline.bus.bus import Bus
+
+pytestmark = pytest.mark.slow
+
+# Fates of a member's second copy: its first has another.
+COPIES = {"generated", "late", "duplicate", "superseded"}
+
+
+def wait_for(claim: Callable[[], object], what: str, seconds: float = 90.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not claim():
+        assert time.monotonic() < deadline, f"no {what} within {seconds} s"
+        time.sleep(0.05)
+
+
+def test_a_run_ends_with_a_balanced_report(tmp_path: Path) -> None:
+    up = start(tmp_path, "up", str(write_run(tmp_path)))
+    out, err = up.communicate(timeout=110)
+    assert up.returncode == 0, out + err
+    report = read_report(tmp_path)
+    assert report["outcome"] == "done"
+    assert report["steps"] == 4
+    assert report["balanced"] and report["in_flight_tokens"] == 0
+    assert report["lag_max"] <= 2
+    assert report["ledger"]["trained"]["members"] == report["members_trained"] > 0
+    for service in ("inference", "training"):
+        shares = [report[f"{kind}_share"][service] for kind in ("busy", "idle", "other")]
+        assert sum(shares) == pytest.approx(1, abs=0.02)
+
+
+def test_killed_engines_and_scorers_lose_no_member_and_train_none_twice(
+    tmp_path: Path, server_url: str, run_name: str
+) -> None:
+    prompts, members = 40, 4
+    path = write_run(
+        tmp_path, prompts=prompts, top={"name": run_name, "steps": 1000}, up={"restarts": 3}
+    )
+    up = start(tmp_path, "up", str(path), "--redis", server_url)
+    bus = Bus.connect(server_url, run_name)
+    for service, step in (("inference", 1), ("scoring", 2)):
+        wait_for(lambda step=step: bus.state().step >= step, f"step {step}")
+        pid = pid_of(bus, service)
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+    out, err = up.communicate(timeout=110)
+    assert up.returncode == 0, out + err
+    ledger, state = bus.snapshot().ledger, bus.state()
+    assert (state.stop, state.eof) == ("done", True)
+    fated = sum(sums.members for fate, sums in ledger.items() if fate not in COPIES)
+    assert fated == prompts * members
+    copies = sum(sums.tokens for fate, sums in ledger.items() if fate != "generated")
+    assert copies == ledger["generated"].tokens
+    assert "exited with -9" in out + err or "SIGKILL" in out + err
+    bus.purge()
+
+
+def test_a_slow_engine_and_a_small_bound_make_refusals_with_their_reason(tmp_path: Path) -> None:
+    path = write_run(
+        tmp_path,
+        prompts=60,
+        top={"steps": 14},
+        lag={"max": 1, "unit": "token"},
+        inference={"engine": {"use": "slow_engine:build", "slots": 6, "seconds": 0.01}},
+    )
+    up = start(tmp_path, "up", str(path))
+    out, err = up.communicate(timeout=110)
+    assert up.returncode == 0, out + err
+    report = read_report(tmp_path)
+    assert report["ledger"]["stale"]["tokens"] > 0
+    assert report["lag_max"] <= 1
+    assert report["balanced"]
