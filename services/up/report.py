@@ -45,7 +45,9 @@ class Point(Struct, frozen=True, kw_only=True):
 class Report(Struct, frozen=True, kw_only=True):
     """All that report.html shows. Seconds are those of the trainer's loop; shares are of 1.
 
-    `tokens_per_second` is over them too; medians of several engine boots are the median boot's.
+    `reward_*` and `greedy_*` are held-out means, of samples as in the run and of greedy answers;
+    `training_reward_*` are those of the first and the last step's own groups.
+    `tokens_per_second` is over `seconds`; medians of several engine boots are the median boot's.
     `balanced`: every token generated has one fate, or is held by a group that is still alive.
     """
 
@@ -58,10 +60,10 @@ class Report(Struct, frozen=True, kw_only=True):
     versions: int
     flips: int
     seconds: float
+    training_reward_first: float | None
+    training_reward_last: float | None
     reward_first: float | None
     reward_last: float | None
-    sampled_first: float | None
-    sampled_last: float | None
     greedy_first: float | None
     greedy_last: float | None
     members_trained: int
@@ -146,10 +148,10 @@ def build(
         versions=snapshot.state.version + 1,
         flips=int(totals.total(engines, "flips")),
         seconds=seconds,
-        reward_first=lines[0].reward if lines else None,
-        reward_last=lines[-1].reward if lines else None,
-        sampled_first=points[0].sampled if points else None,
-        sampled_last=points[-1].sampled if points else None,
+        training_reward_first=lines[0].reward if lines else None,
+        training_reward_last=lines[-1].reward if lines else None,
+        reward_first=points[0].sampled if points else None,
+        reward_last=points[-1].sampled if points else None,
         greedy_first=points[0].greedy if points else None,
         greedy_last=points[-1].greedy if points else None,
         members_trained=trained.members,

@@ -104,7 +104,7 @@ def _open(bus: Bus, run: Run) -> None:
     )
     state = bus.state()
     if state.epoch or state.cursor:
-        remedy = f"choose another name, or `sluice purge {run.name}`"
+        remedy = "choose another name"
         raise ConfigError("name", run.name, rule="has keys of another run there", remedy=remedy)
 
 

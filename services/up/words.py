@@ -11,8 +11,8 @@ def headline(report: Report) -> str:
     """The run in one sentence."""
     if report.outcome == "failed":
         return f"{report.name} failed after {plural(report.steps, 'step')}: {report.reason}"
-    gained = _gain("reward", report.reward_first, report.reward_last)
-    sampled = _gain("sampled", report.sampled_first, report.sampled_last)
+    gained = _gain("reward", report.training_reward_first, report.training_reward_last)
+    sampled = _gain("sampled", report.reward_first, report.reward_last)
     greedy = _gain("greedy", report.greedy_first, report.greedy_last)
     held_out = ", ".join(filter(None, (sampled, greedy)))
     took = f"in {plural(report.steps, 'step')} and {duration(report.seconds)}"

@@ -55,7 +55,7 @@ def test_a_gauge_is_the_median_of_the_boots_that_have_it() -> None:
 
 def test_rewards_and_held_out_points_are_the_first_and_the_last() -> None:
     told = made()
-    assert (told.reward_first, told.reward_last) == (0.25, 0.75)
+    assert (told.training_reward_first, told.training_reward_last) == (0.25, 0.75)
     assert (told.greedy_first, told.greedy_last) == (0.8, 0.95)
     assert made(points=()).greedy_first is None
 
