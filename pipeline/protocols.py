@@ -224,7 +224,7 @@ class Backend(Protocol):
 
 ENGINES = {
     "hf": "services.inference.engines.hf.engine:build",
-    "fake": "services.inference.engines.fake:FakeEngine",
+    "fake": "services.inference.engines.fake:build",
 }
 TRANSPORTS = {"shm": "pipeline.weights.shm:ShmTransport"}
 DATASETS = {"jsonl": "services.prompting.datasets:Jsonl"}
