@@ -21,13 +21,17 @@ MODEL = ROOT / "examples" / "demo" / "model"
 
 
 def write_run(folder: Path, *, prompts: int = 40, **sections: dict[str, Any]) -> Path:
-    """RUN.toml over the demo's base model and short sorting prompts; sections are overridden."""
+    """RUN.toml over the demo's base model and sorting prompts; sections are overridden.
+
+    Every second prompt has an answer of 84 tokens, the others of 18.
+    """
     rng = random.Random(0)
     lines = []
-    for _ in range(prompts):
-        pairs = [label + rng.choice("0123456789") for label in rng.sample("abcdefgh", 4)]
-        answer = ",".join(["".join(sorted(pairs))] * 2)
-        lines.append(json.dumps({"prompt": f"{''.join(pairs)}=2", "reference": answer}))
+    for number in range(prompts):
+        count, repeats = ((4, 2), (8, 5))[number % 2]
+        pairs = [label + rng.choice("0123456789") for label in rng.sample("abcdefgh", count)]
+        answer = ",".join(["".join(sorted(pairs))] * repeats)
+        lines.append(json.dumps({"prompt": f"{''.join(pairs)}={repeats}", "reference": answer}))
     (folder / "prompts.jsonl").write_text("\n".join(lines) + "\n")
     run: dict[str, Any] = {
         "name": "run",
@@ -35,7 +39,7 @@ def write_run(folder: Path, *, prompts: int = 40, **sections: dict[str, Any]) ->
         "model": {"path": str(MODEL)},
         "data": {"use": "jsonl", "path": "prompts.jsonl"},
         "groups": {"members": 4, "per_step": 2},
-        "sampling": {"max_tokens": 40},
+        "sampling": {"max_tokens": 100},
         "training": {"learning_rate": 1e-4, "pack_tokens": 512},
     }
     for name, keys in sections.items():
@@ -67,7 +71,7 @@ def pid_of(bus: Bus, service: str) -> int | None:
     return None
 
 
-def read_report(folder: Path) -> dict[str, Any]:
+def read_report(folder: Path, name: str = "run") -> dict[str, Any]:
     """The run's report.json."""
-    report: dict[str, Any] = json.loads((folder / "runs" / "run" / "report.json").read_text())
+    report: dict[str, Any] = json.loads((folder / "runs" / name / "report.json").read_text())
     return report
