@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from pipeline.bus.bus import Bus, Pulse
-from pipeline.errors import Gone
+from pipeline.errors import Gone, SluiceError
 from pipeline.messages import Beat
 from pipeline.metrics import Metrics
 
@@ -101,7 +101,10 @@ class Life:
     def _beat_on(self) -> None:
         while not self._ended.wait(BEAT_SECONDS):
             if self.healthy and not self._gone.is_set():
-                self._beat()
+                try:
+                    self._beat()
+                except SluiceError as exc:  # the main loop meets it too, and decides
+                    log.warning("beat failed: %s", exc)
 
     def _beat(self) -> None:
         beat = Beat(

@@ -36,9 +36,16 @@ class Versions:
         if reply != "ok":
             raise SluiceError(f"version {m.version} (epoch {m.epoch}): {_REFUSALS[reply]}")
 
-    def newest(self) -> Manifest | None:
-        """The manifest of the newest version; None before the first. Raises DecodeError."""
-        payload = self._scripts.read(("HGET", self._scripts.keys.versions, "manifest"))[0]
+    def newest(self, *, after: int = -1) -> Manifest | None:
+        """The newest version's manifest, if it is above `after`. Raises DecodeError.
+
+        Asked many times a second: only a number travels until there is something new.
+        """
+        scripts = self._scripts
+        (version,) = scripts.read(("HGET", scripts.keys.state, "version"))
+        if version is None or int(version) <= after:
+            return None
+        (payload,) = scripts.read(("HGET", scripts.keys.versions, "manifest"))
         return decode(Manifest, payload) if payload else None
 
     def confirm(self, boot: str, version: int, fingerprint: str) -> bool:

@@ -110,8 +110,8 @@ class Subscriber:
                 self._changed.notify_all()
 
     def _look(self) -> None:
-        newest = self._versions.newest()
-        if newest is not None and newest != self._newest:
+        newest = self._versions.newest(after=self._newest.version if self._newest else -1)
+        if newest is not None:
             with self._changed:
                 self._newest = newest
                 self._changed.notify_all()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pipeline import plugins
 from pipeline.bus.bus import Bus
+from pipeline.errors import Gone
 from pipeline.ledger import Fates
 from pipeline.life import Life
 from pipeline.metrics import Metrics
@@ -41,6 +42,7 @@ from services.training.statistics import Statistics
 log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 0.01
+EXPIRE_SECONDS = 1.0
 LONGEST_STEP_SECONDS = 3600.0
 
 
@@ -70,6 +72,7 @@ class Training:
         self.life, self.metrics, self.clock = life, metrics, metrics.clock
         self.pool, self.epoch = pool, publisher.epoch
         self.version = self.optimizer_step = 0
+        self.expire_at = 0.0
 
     def run(self) -> None:
         """The one finite clock of a run; it ends early where the data does, or a signal comes."""
@@ -90,7 +93,7 @@ class Training:
         while not self.life.stopping:
             self.clock.turn()
             with self.clock("other"):
-                self.life.progress("groups")
+                self.keep_alive()
                 self.pool.look()
                 oldest = self.pool.oldest(self.settings.groups.per_step)
                 if oldest and (self.pool.exhausted or len(oldest) == self.settings.groups.per_step):
@@ -145,6 +148,20 @@ class Training:
                 "step=%d reward=%.3f lag_mean=%.2f tokens=%d grad_norm=%.3f",
                 *(line[key] for key in ("step", "reward", "lag_mean", "tokens", "grad_norm")),
             )
+
+    def keep_alive(self) -> None:
+        """Say that training waits for groups, and end those whose deadline has passed.
+
+        A trainer holds no leases, and its epoch is its right to act: a boot that was declared dead
+        while the machine slept is replaced, and nothing else changes.
+        """
+        try:
+            self.life.progress("groups")
+            if time.monotonic() >= self.expire_at:
+                self.expire_at = time.monotonic() + EXPIRE_SECONDS
+                self.bus.groups.expire(self.life.boot)
+        except Gone:
+            self.life.reborn()
 
     def rate(self, number: int) -> float:
         """The learning rate of a step, counted from 1: a linear warm-up, then level."""
