@@ -15,7 +15,7 @@ help: ## Say what there is.
 
 demo: .venv/demo ## Train a small model through the whole stream, and write a report.
 	$(BIN)/python examples/demo/prepare.py
-	$(BIN)/sluice evaluate examples/demo.toml --base
+	OMP_NUM_THREADS=1 $(BIN)/python examples/demo/gate.py
 	$(BIN)/sluice up examples/demo.toml
 
 test: .venv/test ## Run every test.

@@ -1,4 +1,7 @@
-"""Makes docs/configuration.md from pipeline/run.py; with --check, says whether it is up to date."""
+"""Makes docs/configuration.md from pipeline/run.py, and docs/metrics.md from what services declare.
+
+With --check, says whether they are up to date.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,21 @@ import ast
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
+
+from prometheus_client import Counter, Gauge
+
+from pipeline.metrics import Metrics
+from services.inference.metrics import InferenceMetrics
+from services.prompting.metrics import Numbers as PromptingMetrics
+from services.scoring.metrics import Numbers as ScoringMetrics
+from services.training.metrics import TrainingMetrics
 
 ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
 SOURCE = ROOT / "pipeline" / "run.py"
-TARGET = ROOT / "docs" / "configuration.md"
 
-HEAD = """# Configuration
+CONFIGURATION = """# Configuration
 
 Every key of RUN.toml. This page is made from `pipeline/run.py` by `make docs`.
 
@@ -20,17 +32,77 @@ as you like; `--dry-run` prints the result and stops. A plug-in is named `"ppo"`
 `{ use = "ppo", clip_high = 0.3 }`, or from your own code `{ use = "my_package.module:thing" }`.
 """
 
+METRICS = """# Metrics
+
+What each process serves at `/metrics` of its `--http` address. This page is made by `make docs`
+from `services/*/metrics.py`. The same numbers travel with each beat, without `sluice_SERVICE_` in
+front and `_total` behind: the panel and the report add those up.
+"""
+
+SERVICES = {
+    "prompting": PromptingMetrics,
+    "inference": InferenceMetrics,
+    "scoring": ScoringMetrics,
+    "training": TrainingMetrics,
+}
+
 
 def main() -> int:
-    """Write the page, or compare it; the exit code."""
-    page = HEAD + "".join(sections(ast.parse(SOURCE.read_text())))
+    """Write the pages, or compare them; the exit code."""
+    pages = {
+        DOCS / "configuration.md": CONFIGURATION + "".join(sections(ast.parse(SOURCE.read_text()))),
+        DOCS / "metrics.md": METRICS + "".join(metric_tables()),
+    }
     if "--check" not in sys.argv[1:]:
-        TARGET.write_text(page)
+        for path, page in pages.items():
+            path.write_text(page)
         return 0
-    if TARGET.exists() and TARGET.read_text() == page:
-        return 0
-    print(f"{TARGET.relative_to(ROOT)} is out of date: run `make docs`", file=sys.stderr)
-    return 1
+    old = [path for path, page in pages.items() if not path.exists() or path.read_text() != page]
+    for path in old:
+        print(f"{path.relative_to(ROOT)} is out of date: run `make docs`", file=sys.stderr)
+    return 1 if old else 0
+
+
+class Declared(NamedTuple):
+    """A metric as Prometheus sees it."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    text: str
+
+
+class Recorder(Metrics):
+    """Notes what a service declares."""
+
+    def __init__(self, service: str) -> None:
+        super().__init__(service)
+        self.declared: list[Declared] = []
+
+    def counter(self, noun: str, text: str, *labels: str) -> Counter:
+        self.declared.append(Declared(f"{self.prefix}{noun}_total", "counter", labels, text))
+        return super().counter(noun, text, *labels)
+
+    def gauge(self, noun: str, text: str, *labels: str) -> Gauge:
+        self.declared.append(Declared(f"{self.prefix}{noun}", "gauge", labels, text))
+        return super().gauge(noun, text, *labels)
+
+
+def declared(service: str) -> list[Declared]:
+    """The metrics of one service, in the order of their declaration."""
+    recorder = Recorder(service)
+    SERVICES[service](recorder)
+    return recorder.declared
+
+
+def metric_tables() -> Iterator[str]:
+    """One table for each service."""
+    for service in SERVICES:
+        yield f"\n## {service.capitalize()}\n\n"
+        yield "| name | type | labels | what |\n|---|---|---|---|\n"
+        for name, kind, labels, text in declared(service):
+            shown = ", ".join(map(code, labels)) or "—"
+            yield f"| `{name}` | {kind} | {shown} | {text} |\n"
 
 
 def sections(tree: ast.Module) -> Iterator[str]:

@@ -36,7 +36,7 @@ class Metrics:
         return generate_latest(self.registry)
 
     def totals(self) -> dict[str, float]:
-        """Every counter by its short name, as in `tokens` or `seconds{activity="busy"}`."""
+        """Every counter by its short name, as in `tokens` or `loop_seconds{activity="busy"}`."""
         return self._values("counter", "_total")
 
     def gauges(self) -> dict[str, float]:
@@ -61,7 +61,11 @@ class Clock:
     """
 
     def __init__(self, metrics: Metrics) -> None:
-        seconds = metrics.counter("seconds", "Seconds of the loop by activity.", "activity")
+        seconds = metrics.counter(
+            "loop_seconds",
+            "Seconds of the loop: busy, idle (blocked on input) or other.",
+            "activity",
+        )
         self._seconds = {a: seconds.labels(activity=a) for a in ("busy", "idle", "other")}
         self._wall = metrics.counter("wall_seconds", "Seconds since the loop began.")
         self._last: float | None = None

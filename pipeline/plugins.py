@@ -52,13 +52,19 @@ def build(table: Table, spec: Spec, *, at: str) -> Any:
     return thing(**options) if inspect.isclass(thing) else functools.partial(thing, **options)
 
 
-def find(table: Table, spec: Spec, at: str) -> Callable[..., Any]:
-    """The callable behind the name; imports its module and nothing else."""
+def locate(table: Table, spec: Spec, at: str) -> tuple[str, str]:
+    """The module and the attribute behind the name; imports nothing."""
     name = name_of(spec, at)
     if name not in table and ":" not in name:
         remedy = f'{nearest(name, [*table])} or "package.module:thing"'
         raise ConfigError(at, name, rule="no such plug-in", remedy=remedy)
     module, _, attribute = table.get(name, name).partition(":")
+    return module, attribute
+
+
+def find(table: Table, spec: Spec, at: str) -> Callable[..., Any]:
+    """The callable behind the name; imports its module and nothing else."""
+    name, (module, attribute) = name_of(spec, at), locate(table, spec, at)
     if (here := os.getcwd()) not in sys.path:  # a user's own module stands beside RUN.toml's caller
         sys.path.append(here)
     try:

@@ -13,6 +13,9 @@ from pipeline.metrics import Metrics
 
 EXIT_DONE, EXIT_FAILED, EXIT_INPUT, EXIT_FENCED = 0, 1, 2, 3
 
+REDIS_VARIABLE = "SLUICE_REDIS"
+"""How a process is told its server: every user of a machine can read an argument's password."""
+
 
 def configure_logs(level: int = logging.INFO) -> None:
     """One line an event, on standard error."""

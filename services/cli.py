@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,11 +13,26 @@ import typer
 
 from pipeline import config
 from pipeline.run import Run
-from pipeline.serve import configure_logs, exit_code
+from pipeline.serve import REDIS_VARIABLE, configure_logs, exit_code
+
+# \b keeps a paragraph's lines as they are.
+SUMMARY = """Sluice: reinforcement learning for language models that never waits.
+
+\b
+sluice up RUN.toml        one machine: start everything, watch it, report
+sluice SERVICE RUN.toml   one process of one service, on any machine
+"""
+CODES = "0 done, 1 failed, 2 the input is at fault, 3 another trainer leads the run"
+ENDING = f"""\b
+Exit codes: {CODES}.
+The last line on standard error says why.
+Every key of RUN.toml: docs/configuration.md. Examples: examples/*.toml.
+"""
 
 app = typer.Typer(
     name="sluice",
-    help="Sluice: reinforcement learning for language models that never waits.",
+    help=SUMMARY,
+    epilog=ENDING,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -26,7 +42,7 @@ app = typer.Typer(
 RunPath = Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run; see examples/.")]
 Redis = Annotated[
     str | None,
-    typer.Option("--redis", envvar="SLUICE_REDIS", metavar="URL", help="Where Redis is."),
+    typer.Option("--redis", envvar=REDIS_VARIABLE, metavar="URL", help="Where Redis is."),
 ]
 Set = Annotated[
     list[str] | None,
@@ -41,14 +57,30 @@ Address = Annotated[
 ]
 
 
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        print(f"sluice {version('sluice-rl')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_say_version, is_eager=True, help="Print it and stop."),
+    ] = False,
+) -> None:
+    """The options of `sluice` itself."""
+
+
 @app.command()
 def up(path: RunPath, redis: Redis = None, set_: Set = None, dry_run: DryRun = False) -> None:
-    """Start Redis and every service here; supervise; end with a report."""
+    """Start every service here, watch them, report."""
 
     def body(run: Run) -> int:
         return _part("services.up.service", "up")(run, redis=redis)  # type: ignore[no-any-return]
 
-    _run(path, set_, dry_run, body)
+    _run(path, set_, dry_run, body, check=_part("services.up.preflight", "preflight"))
 
 
 SERVICES = {
@@ -102,14 +134,20 @@ def main() -> None:
 
 
 def _run(
-    path: Path, overrides: list[str] | None, dry_run: bool, body: Callable[[Run], int | None]
+    path: Path,
+    overrides: list[str] | None,
+    dry_run: bool,
+    body: Callable[[Run], int | None],
+    *,
+    check: Callable[[Run], None] = lambda run: None,
 ) -> None:
-    """Load, then print or do; the process ends with the code that says whose fault it was."""
+    """Load, check, then print or do; the exit code says whose fault it was."""
     code = 0
 
     def attempt() -> None:
         nonlocal code
         run = config.load(path, overrides or ())
+        check(run)
         if dry_run:
             print(config.dump(run), end="")
         else:

@@ -11,8 +11,11 @@ WHERE = "model.path"
 
 
 def check_folder(path: str) -> None:
-    """Raises ConfigError for a path to nothing, before anyone takes it for a Hugging Face name."""
-    if path.startswith(("/", ".", "~")) and not Path(path).is_dir():
+    """Raises ConfigError for a path to nothing, before anyone takes it for a Hugging Face name.
+
+    Those have one slash at most, OWNER/NAME.
+    """
+    if (path.startswith(("/", ".", "~")) or path.count("/") > 1) and not Path(path).is_dir():
         raise ConfigError(
             WHERE,
             path,

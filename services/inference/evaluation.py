@@ -37,7 +37,7 @@ from pipeline.protocols import (
     Transport,
     Verdict,
 )
-from pipeline.run import Evaluation, Model, Run
+from pipeline.run import Model, Run
 
 
 class Kept(Struct, frozen=True, kw_only=True):
@@ -82,33 +82,33 @@ def evaluate(run: Run, *, base: bool = False) -> None:
 
     Writes `evaluation.json` into the run's folder. Raises ConfigError where nothing is to grade.
     """
-    if run.evaluation is None:
-        remedy = "add an [evaluation] section with data"
-        raise ConfigError("evaluation", None, rule="is not set", remedy=remedy)
-    folder = Path("runs") / run.name
     if base:
-        first = Kept(version=0, step=0, seconds=0.0, path=run.model.path)
-        print(Grader(run, run.evaluation, members=run.groups.members).point(first).sentence())
+        print(grade_base(run).sentence())
         return
-    points = []
-    for point in side_by_side(run, run.evaluation, kept_versions(folder)):
+    folder, points = Path("runs") / run.name, []
+    for point in side_by_side(run, kept_versions(folder)):
         points.append(msgspec.to_builtins(point))
         print(point.sentence(), flush=True)
     (folder / "evaluation.json").write_text(json.dumps({"points": points}, indent=1) + "\n")
 
 
-def side_by_side(run: Run, evaluation: Evaluation, kept: Sequence[Kept]) -> Iterator[Point]:
+def grade_base(run: Run) -> Point:
+    """The model before training, with as many samples of a prompt as a group has members."""
+    base = Kept(version=0, step=0, seconds=0.0, path=run.model.path)
+    return Grader(run, members=run.groups.members).point(base)
+
+
+def side_by_side(run: Run, kept: Sequence[Kept]) -> Iterator[Point]:
     """The points in order, graded by as many processes as there are cores, one thread each."""
     workers = min(len(os.sched_getaffinity(0)), len(kept))
     os.environ["OMP_NUM_THREADS"] = "1"  # read by the workers, before they load torch
-    grade = partial(grade_one, run, evaluation)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(grade, kept)
+        yield from pool.map(partial(grade_one, run), kept)
 
 
-def grade_one(run: Run, evaluation: Evaluation, kept: Kept) -> Point:
+def grade_one(run: Run, kept: Kept) -> Point:
     """One version, in a process of its own."""
-    return Grader(run, evaluation, members=evaluation.members).point(kept)
+    return Grader(run).point(kept)
 
 
 def kept_versions(folder: Path) -> list[Kept]:
@@ -124,9 +124,16 @@ def kept_versions(folder: Path) -> list[Kept]:
 class Grader:
     """The held-out examples, the scorers, and an engine for each version in turn."""
 
-    def __init__(self, run: Run, evaluation: Evaluation, *, members: int) -> None:
-        self.run, self.members = run, members
-        dataset: Dataset = plugins.make(DATASETS, evaluation.data, at="evaluation.data")
+    def __init__(self, run: Run, *, members: int | None = None) -> None:
+        """`members` samples of each prompt, by default those of [evaluation].
+
+        Raises ConfigError without an [evaluation] section, and for parts that cannot be had.
+        """
+        if run.evaluation is None:
+            remedy = "add an [evaluation] section with data"
+            raise ConfigError("evaluation", None, rule="is not set", remedy=remedy)
+        self.run, self.members = run, members or run.evaluation.members
+        dataset: Dataset = plugins.make(DATASETS, run.evaluation.data, at="evaluation.data")
         self.examples = [dataset[index] for index in range(len(dataset))]
         self.scorers: list[Scorer] = [
             plugins.build(SCORERS, spec, at=f"scoring.scorers[{i}]")

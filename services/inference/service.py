@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 
 from pipeline import plugins
 from pipeline.bus.bus import Bus
@@ -46,6 +47,7 @@ class Inference:
         self.leases: dict[str, Lease[Work]] = {}
         self.outbox = Outbox(self.weights.proven)
         self.flip: Flip | None = None
+        self.take_at = 0.0
 
     def run(self) -> None:
         """Until the run is over, or a signal asks for a stop."""
@@ -126,12 +128,14 @@ class Inference:
     def take(self) -> list[Lease[Work]]:
         """New leases, at most as many as there is room for."""
         room = self.engine.room() if self.weights.serves(self.engine.version) else 0
-        if room <= 0:
+        if room <= 0 or time.monotonic() < self.take_at:
             return []
         held = [lease.entry for lease in self.leases.values()]
         taken = self.bus.prompts.take(
             self.life.boot, version=self.engine.version, held=held, count=room
         )
+        if not taken.leases:
+            self.take_at = time.monotonic() + IDLE_SECONDS
         return taken.leases
 
     def accept(self, lease: Lease[Work]) -> None:

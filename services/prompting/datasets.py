@@ -79,8 +79,8 @@ def _open(path: str) -> int:
             return os.dup(file.fileno())
     except OSError as exc:
         raise ConfigError(
-            "data.path",
             path,
+            None,
             rule=f"cannot be read ({exc.strerror})",
             remedy="name a file of JSON lines; relative paths start where sluice was called",
         ) from exc

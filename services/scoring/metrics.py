@@ -15,8 +15,8 @@ class Numbers:
             "Members without a reward: timeout, raised, crashed or bad_verdict.",
             "reason",
         )
-        self.seconds = metrics.counter("seconds", "Seconds that members were being graded.")
+        self.seconds = metrics.counter("grading_seconds", "Seconds that members were being graded.")
         self.replaced = metrics.counter("replaced_workers", "Workers killed and started again.")
-        self.waiting = metrics.gauge("waiting", "Members taken and not yet graded.")
+        self.waiting = metrics.gauge("waiting_members", "Members taken and not yet graded.")
         for reason in ("timeout", "raised", "crashed", "bad_verdict"):
             self.errors.labels(reason=reason)

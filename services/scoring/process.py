@@ -12,6 +12,7 @@ import sys
 from contextlib import suppress
 
 from pipeline.errors import ConfigError, SluiceError
+from pipeline.serve import REDIS_VARIABLE
 from services.scoring.frames import HEADER_BYTES, Job, Ready, Reply, Setup, length, pack, unpack
 from services.scoring.verdicts import Fault
 
@@ -106,11 +107,13 @@ class Process:
 def _spawn(link: int) -> subprocess.Popen[bytes]:
     """A fresh interpreter: a fork of a process with threads could hang before it began."""
     path = os.pathsep.join(entry for entry in sys.path if entry)
+    # A scorer is a stranger, and the URL may hold a password.
+    environment = {key: text for key, text in os.environ.items() if key != REDIS_VARIABLE}
     return subprocess.Popen(
         [sys.executable, "-u", "-m", "services.scoring.worker", str(link), str(os.getpid())],
         stdin=subprocess.DEVNULL,
         stdout=2,  # what a scorer prints goes where the logs go
         pass_fds=(link,),
         start_new_session=True,
-        env={**os.environ, "PYTHONPATH": path},
+        env={**environment, "PYTHONPATH": path},
     )

@@ -13,6 +13,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from pipeline.run import Run
+from pipeline.serve import REDIS_VARIABLE
 
 SETTINGS = {
     "OMP_NUM_THREADS": "1",
@@ -70,8 +71,8 @@ def _process(
     return Process(
         service=service,
         instance=instance,
-        argv=(*_command(service, folder), "--redis", url, "--instance", instance),
-        environment={**environment, **SETTINGS},
+        argv=(*_command(service, folder), "--instance", instance),
+        environment={**environment, **SETTINGS, REDIS_VARIABLE: url},
         log=folder / "logs" / f"{instance}.log",
     )
 

@@ -56,7 +56,7 @@ def read(snapshot: Snapshot, at: float) -> Reading:
         at=at,
         generated=totals.total(engines, "tokens"),
         trained=snapshot.ledger.get("trained", Sum(0, 0)).tokens,
-        idle={s: totals.by_label(b, "seconds").get("idle", 0.0) for s, b in by_service.items()},
+        idle={s: totals.by_label(b, "loop_seconds").get("idle", 0) for s, b in by_service.items()},
         wall={s: totals.total(b, "wall_seconds") for s, b in by_service.items()},
     )
 

@@ -139,7 +139,7 @@ class Up:
             self._leave()
             self._settle(outcome)
             if outcome.word == "done" and self._run.evaluation:
-                outcome = self._evaluate(grader)
+                outcome = self._evaluate(grader) or outcome
         finally:
             self._supervisor.kill()
             self._panel.close()
@@ -189,7 +189,8 @@ class Up:
                 self._bus.groups.finish(self._bus.state().epoch, "failed", outcome.reason)
             self._snapshot = self._bus.snapshot()
 
-    def _evaluate(self, grader: Child) -> Outcome:
+    def _evaluate(self, grader: Child) -> Outcome | None:
+        """Grades what was kept; an outcome only where that did not end well."""
         grader.start()
         try:
             while (code := grader.ended()) is None:
@@ -201,7 +202,7 @@ class Up:
         finally:
             grader.end(0.0 if self._interrupts.urgent else TERM_SECONDS)
         if code == EXIT_DONE:
-            return Outcome("done")
+            return None
         return Outcome("failed", f"evaluate exited with {code}{grader.last_words()}", EXIT_FAILED)
 
     def _paint(self, note: str = "") -> None:

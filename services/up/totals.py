@@ -38,7 +38,7 @@ def shares(beats: Iterable[Seen]) -> dict[str, float | None]:
     """Seconds by activity over the wall seconds of the same processes; None before any passed."""
     beats = list(beats)
     wall = total(beats, "wall_seconds")
-    seconds = by_label(beats, "seconds")
+    seconds = by_label(beats, "loop_seconds")
     return {a: seconds.get(a, 0.0) / wall if wall else None for a in ACTIVITIES}
 
 

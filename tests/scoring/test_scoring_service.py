@@ -40,8 +40,8 @@ def test_members_are_scored_and_their_group_is_released(plant: Plant, serving: S
     assert group.members[0].score == Score(
         reward=1.0, outcome=1.0, scorer="exact/1", parts={"exact/1": 1.0}
     )
-    assert running.metrics.totals()["seconds"] > 0
-    assert running.metrics.gauges()["waiting"] == 0
+    assert running.metrics.totals()["grading_seconds"] > 0
+    assert running.metrics.gauges()["waiting_members"] == 0
 
 
 def test_rewards_add_up_and_the_outcome_is_the_first_ones(plant: Plant, serving: Serving) -> None:

@@ -35,8 +35,6 @@ def test_a_process_is_the_command_that_a_user_would_type() -> None:
         "services.cli",
         "inference",
         "runs/made/run.toml",
-        "--redis",
-        "unix:///s",
         "--instance",
         "inference-0",
     )
@@ -47,10 +45,16 @@ def test_processes_that_share_cores_have_one_thread_and_keep_the_rest_of_the_env
     given = {"OMP_NUM_THREADS": "64", "HF_HUB_OFFLINE": "1", "HOME": "/root"}
     for process in place(RUN, FOLDER, "unix:///s", environment=given):
         assert process.environment == given | {
+            "SLUICE_REDIS": "unix:///s",
             "OMP_NUM_THREADS": "1",
             "TOKENIZERS_PARALLELISM": "false",
             "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         }
+
+
+def test_a_password_stands_in_no_argument_that_others_could_read() -> None:
+    for process in place(RUN, FOLDER, "redis://me:secret@host:1/0"):
+        assert not any("secret" in word for word in process.argv)
 
 
 def test_the_evaluation_needs_no_server() -> None:

@@ -21,7 +21,7 @@ RUN = Run(
 
 def spent(busy: float, idle: float, other: float, wall: float) -> dict[str, float]:
     seconds = {"busy": busy, "idle": idle, "other": other}
-    named = {f'seconds{{activity="{name}"}}': value for name, value in seconds.items()}
+    named = {f'loop_seconds{{activity="{name}"}}': value for name, value in seconds.items()}
     return named | {"wall_seconds": wall}
 
 

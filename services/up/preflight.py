@@ -1,0 +1,42 @@
+"""What `sluice up` can know to be wrong before it starts a process.
+
+Data sets are opened and scorers looked up with their options, as the services will. Of the parts
+that need torch only the name is checked, and of the model its folder: their services check the
+rest in their first seconds.
+"""
+
+from __future__ import annotations
+
+from pipeline import plugins
+from pipeline.model.source import check_folder
+from pipeline.protocols import (
+    ADVANTAGES,
+    BACKENDS,
+    DATASETS,
+    ENGINES,
+    LOSSES,
+    SCORERS,
+    TRANSPORTS,
+)
+from pipeline.run import Run
+
+
+def preflight(run: Run) -> None:
+    """Raises ConfigError for the first fault that it finds."""
+    check_folder(run.model.path)
+    _names(run)
+    plugins.make(DATASETS, run.data, at="data")
+    if run.evaluation:
+        plugins.make(DATASETS, run.evaluation.data, at="evaluation.data")
+    for number, spec in enumerate(run.scoring.scorers):
+        at = f"scoring.scorers[{number}]"
+        scorer = plugins.find(SCORERS, spec, at)
+        plugins.check(scorer, plugins.options_of(spec), at, given=frozenset())
+
+
+def _names(run: Run) -> None:
+    plugins.locate(ENGINES, run.inference.engine, "inference.engine")
+    plugins.locate(TRANSPORTS, run.weights, "weights")
+    plugins.locate(ADVANTAGES, run.objective.advantage, "objective.advantage")
+    plugins.locate(LOSSES, run.objective.loss, "objective.loss")
+    plugins.locate(BACKENDS, run.training.backend, "training.backend")

@@ -1,0 +1,208 @@
+"""The rules of docs/architecture.md that a reader of the source can check: who may import whom."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tree import PACKAGES, ROOT, at_top, closure, functions, imports, modules
+
+from pipeline import protocols
+from pipeline.config import documented, load
+from pipeline.run import Run
+
+HEAVY = ("torch", "transformers", "safetensors")
+
+WITH_TORCH = {
+    "pipeline.model.fingerprint",
+    "pipeline.model.load",
+    "pipeline.model.packed",
+    "pipeline.model.sampling",
+    "pipeline.model.tokens",
+    "pipeline.weights.publisher",
+    "pipeline.weights.shm",
+    "pipeline.weights.staging",
+    "services.inference.engines.hf.attention",
+    "services.inference.engines.hf.cache",
+    "services.inference.engines.hf.engine",
+    "services.inference.engines.hf.flip",
+    "services.inference.engines.hf.passes",
+    "services.inference.engines.hf.rows",
+    "services.inference.evaluation",
+    "services.training.advantages",
+    "services.training.backends.torch",
+    "services.training.batch",
+    "services.training.considered",
+    "services.training.journal",
+    "services.training.losses",
+    "services.training.objective",
+    "services.training.pool",
+    "services.training.service",
+    "services.training.statistics",
+}
+"""Those that need it, and import it at their top. Whatever is not named here loads none of it."""
+
+BY_NAME = {"services.cli", "services.process", "pipeline.plugins"}
+"""They import what a user chose, by its name."""
+
+OWNERS = {"run", "_run", "settings"}
+"""What a whole run is called where its own keys are read."""
+
+NO_SOURCE = {"runs", "build", "dist", "__pycache__"}
+
+
+def service_of(module: str) -> str:
+    """`inference` for services.inference.outbox; nothing for what stands beside the services."""
+    parts = module.split(".")
+    is_beside = module in ("services", "services.cli", "services.process")
+    return parts[1] if parts[0] == "services" and not is_beside else ""
+
+
+def test_no_service_imports_another() -> None:
+    wrong = [
+        (module, found.module)
+        for module in modules()
+        for found in imports(module)
+        if service_of(module) and service_of(found.module) not in ("", service_of(module))
+    ]
+    assert not wrong
+
+
+def test_the_shared_package_imports_no_service() -> None:
+    wrong = [
+        (module, found.module)
+        for module in modules()
+        for found in imports(module)
+        if module.startswith("pipeline") and found.module.startswith("services")
+    ]
+    assert not wrong
+
+
+def test_nothing_imports_the_command_line() -> None:
+    assert not [m for m in modules() if "services.cli" in {found.module for found in imports(m)}]
+
+
+def test_no_import_leads_back_to_where_it_came_from() -> None:
+    graph = {module: {name for name in at_top(module) if name in modules()} for module in modules()}
+    try:
+        [*graphlib.TopologicalSorter(graph).static_order()]
+    except graphlib.CycleError as exc:
+        pytest.fail(" -> ".join(exc.args[1]))
+
+
+def test_own_modules_are_imported_at_the_top_or_where_the_parts_of_a_service_meet() -> None:
+    lazy = [
+        (module, found)
+        for module in modules()
+        for found in imports(module)
+        if found.function and found.module.split(".")[0] in PACKAGES
+    ]
+    wrong = [
+        (module, found.module)
+        for module, found in lazy
+        if not (module.endswith(".service") and found.function == "build")
+    ]
+    assert not wrong
+
+
+def test_only_what_a_user_chose_is_imported_by_name() -> None:
+    words = ("import_module", "__import__")
+    found = {
+        module
+        for module, tree in modules().items()
+        for node, _ in functions(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in words
+    }
+    assert found == BY_NAME
+
+
+def test_torch_is_imported_by_the_modules_that_are_listed_and_no_other() -> None:
+    found = {
+        module
+        for module in modules()
+        if any(name.split(".")[0] in HEAVY for name in closure(module))
+    }
+    assert found == WITH_TORCH
+
+
+def test_no_other_module_loads_torch_in_a_fresh_interpreter() -> None:
+    light = sorted(modules().keys() - WITH_TORCH)
+    assert {"services.cli", "services.up.service", "services.scoring.worker"} <= set(light)
+    code = (
+        "import importlib, sys\n"
+        f"for module in {light}:\n"
+        "    importlib.import_module(module)\n"
+        f"    loaded = set({HEAVY}) & set(sys.modules)\n"
+        "    assert not loaded, (module, loaded)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+TABLES = {name: table for name, table in vars(protocols).items() if isinstance(table, dict)}
+TABLES.pop("__builtins__", None)
+
+
+@pytest.mark.parametrize("name", sorted({place for t in TABLES.values() for place in t.values()}))
+def test_every_plug_in_of_the_tables_is_defined_where_they_say(name: str) -> None:
+    module, _, attribute = name.partition(":")
+    defined = [
+        n.name for n in modules()[module].body if isinstance(n, ast.ClassDef | ast.FunctionDef)
+    ]
+    assert attribute in defined
+
+
+def test_the_tables_are_all_seen() -> None:
+    assert {"ENGINES", "DATASETS", "SCORERS", "LOSSES"} <= set(TABLES)
+
+
+def test_a_run_has_at_most_seventy_keys_and_each_has_a_reader() -> None:
+    keys = [key for key, _, _ in documented(Run)]
+    assert len(keys) <= 70
+    read = set(_reads())
+    assert not [key for key in keys if key not in read]
+
+
+def _reads() -> Iterator[str]:
+    """`section.key` for `….section.key`, `key` for `run.key`; but for where they are made."""
+    sources = {
+        m: tree for m, tree in modules().items() if m not in ("pipeline.run", "pipeline.config")
+    }
+    for tree in sources.values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute):
+                owner = ast.unparse(node.value).rpartition(".")[2]
+                yield node.attr if owner in OWNERS else f"{owner}.{node.attr}"
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("examples/*.toml")), ids=lambda path: path.name)
+def test_every_example_is_a_valid_run(path: Path) -> None:
+    assert load(path).name
+
+
+def test_there_are_examples() -> None:
+    assert (ROOT / "examples" / "demo.toml").is_file()
+
+
+def test_no_file_names_the_place_where_it_was_written() -> None:
+    place = ("/" + "work" + "/").encode()
+    wrong = [str(path) for path in _files(ROOT) if place in path.read_bytes()]
+    assert not wrong
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for path in folder.iterdir():
+        hidden = path.name.startswith(".") and path.name not in (".ci", ".gitignore", ".github")
+        if hidden or path.name in NO_SOURCE or path.suffix == ".egg-info":
+            continue
+        if path.is_dir():
+            yield from _files(path)
+        elif path.is_file():
+            yield path
