@@ -8,7 +8,7 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
-from transformers import AutoTokenizer, PreTrainedConfig
+import transformers
 
 from pipeline.errors import ConfigError
 from pipeline.model.source import WHERE, check_folder, refuse
@@ -78,14 +78,22 @@ def end_ids(path: str) -> frozenset[int]:
 def _load(path: str) -> Any:
     check_folder(path)
     try:
-        return AutoTokenizer.from_pretrained(path)
+        return _from_file(path) or transformers.AutoTokenizer.from_pretrained(path)
     except Exception as exc:  # tokenizers raises Exception itself for a damaged tokenizer.json
         refuse(path, "no tokenizer could be loaded from it", exc)
 
 
+def _from_file(path: str) -> Any:
+    """From tokenizer.json alone, which loads no torch; None where there is none."""
+    try:
+        return transformers.PreTrainedTokenizerFast.from_pretrained(path)
+    except (OSError, ValueError):
+        return None
+
+
 def _read(path: str, name: str) -> dict[str, Any]:
     try:
-        content, _ = PreTrainedConfig.get_config_dict(path, _configuration_file=name)
+        content, _ = transformers.PreTrainedConfig.get_config_dict(path, _configuration_file=name)
     except OSError:
         return {}
     return dict(content)

@@ -16,6 +16,7 @@ from pipeline.errors import Gone
 from pipeline.life import Life
 from pipeline.messages import Prompt, Sampling
 from pipeline.metrics import Metrics
+from pipeline.model.tokens import Tokenizer
 from pipeline.plugins import make
 from pipeline.protocols import DATASETS, Dataset
 from pipeline.run import Run
@@ -137,8 +138,6 @@ class Prompting:
 
 def build(run: Run, bus: Bus, life: Life, metrics: Metrics) -> Prompting:
     """Where the parts of prompting meet; raises ConfigError for a data set that cannot be had."""
-    from pipeline.model.tokens import Tokenizer
-
     with life.long("data set to open", OPEN_SECONDS):
         dataset: Dataset = make(DATASETS, run.data, at="data")
         encode = Tokenizer(run.model.path).encode

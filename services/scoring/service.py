@@ -20,6 +20,7 @@ from pipeline.errors import Gone
 from pipeline.life import Life
 from pipeline.messages import Score
 from pipeline.metrics import Metrics
+from pipeline.model.tokens import Tokenizer
 from pipeline.protocols import Answer
 from pipeline.run import Run
 from services.scoring.judge import Judge, make_judge
@@ -173,8 +174,6 @@ class Scoring:
 
 def build(run: Run, bus: Bus, life: Life, metrics: Metrics) -> Scoring:
     """Where the parts of scoring meet; raises ConfigError for a scorer that cannot be had."""
-    from pipeline.model.tokens import Tokenizer
-
     numbers = Numbers(metrics)
     judge = make_judge(run.scoring, on_replaced=numbers.replaced.inc)
     with life.long("tokenizer to load", START_SECONDS):

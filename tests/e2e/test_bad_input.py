@@ -15,8 +15,6 @@ import psutil
 import pytest
 from stream import start, write_run
 
-from pipeline.serve import EXIT_INPUT
-
 LINE = '{"prompt": "ab=2", "reference": "abab"}'
 
 
@@ -47,7 +45,7 @@ def left_in(folder: Path) -> list[psutil.Process]:
 def refusal(folder: Path, *arguments: str) -> str:
     """The one line that a command ends with; nothing else is on standard error."""
     code, error = sluice(folder, *arguments)
-    assert code == EXIT_INPUT, error
+    assert code == 2, error
     assert error.startswith("sluice: ") and error.count("\n") == 1, error
     return error.removeprefix("sluice: ").removesuffix("\n")
 
@@ -152,6 +150,6 @@ def test_up_ends_with_the_line_of_the_service_that_refused(tmp_path: Path, broke
     path = write_run(tmp_path, model={"path": str(broken)})
     code, error = sluice(tmp_path, "up", path.name)
     last = error.splitlines()[-1]
-    assert (code, last.startswith("sluice: ")) == (EXIT_INPUT, True), error
+    assert (code, last.startswith("sluice: ")) == (2, True), error
     assert f"refused its input: model.path = '{broken}': no " in last
     assert (tmp_path / "runs" / "run" / "report.html").is_file(), os.listdir(tmp_path / "runs")
