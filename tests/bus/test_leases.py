@@ -136,7 +136,7 @@ def test_tickets_given_back_go_to_another_at_once_and_without_a_strike(acts: Act
     assert [(d.entry, d.strikes) for d in acts.draw(t)] == [(d.entry, 0) for d in drawn]
 
 
-def test_work_of_a_dead_scorer_is_scored_once(acts: Acts) -> None:
+def test_C087_work_of_a_dead_scorer_is_scored_once(acts: Acts) -> None:
     engine, dead, heir = acts.engine("e:1"), acts.scorer("d:1"), acts.scorer("h:1")
     acts.admit(1)
     acts.deliver_all(engine, acts.take(engine))
@@ -150,7 +150,7 @@ def test_work_of_a_dead_scorer_is_scored_once(acts: Acts) -> None:
     assert len(acts.ready().groups) == 1
 
 
-def test_a_dead_owner_leaves_no_consumer_and_no_pending_ticket_behind(acts: Acts) -> None:
+def test_C087_a_dead_owner_leaves_no_consumer_and_no_pending_ticket_behind(acts: Acts) -> None:
     dead, heir = acts.engine("d:1"), acts.engine("h:1")
     acts.admit(3)
     acts.take(dead, 3)
@@ -179,7 +179,7 @@ def test_a_poison_prompt_is_dead_lettered_and_the_innocent_beside_it_is_not(acts
     assert acts.bus.snapshot().places.open == 1, "the innocent one is whole"
 
 
-def test_a_prompt_that_kills_three_engines_alone_is_given_up(acts: Acts) -> None:
+def test_C089_a_prompt_that_kills_three_engines_alone_is_given_up(acts: Acts) -> None:
     acts.admit(1)
     for number in range(3):
         boot = acts.engine(f"e{number}:1")
@@ -235,7 +235,7 @@ def test_only_the_owner_of_a_ticket_may_fail_it(acts: Acts) -> None:
     assert acts.letters() == [] and acts.bus.snapshot().places.alive == 1
 
 
-def test_a_poison_completion_costs_its_member_and_not_the_group(acts: Acts) -> None:
+def test_C089_a_poison_completion_costs_its_member_and_not_the_group(acts: Acts) -> None:
     engine = acts.engine("e:1")
     acts.admit(1)
     [lease] = acts.take(engine)
@@ -282,7 +282,7 @@ def test_a_beat_names_the_held_groups_that_are_no_longer_open(acts: Acts) -> Non
     assert acts.bus.beat(beat, ["g0", "g1", "g77"]).closed == ("g0", "g77")
 
 
-def test_waiting_for_work_ends_when_it_comes_and_when_the_time_is_over(acts: Acts) -> None:
+def test_C083_waiting_for_work_ends_when_it_comes_and_when_the_time_is_over(acts: Acts) -> None:
     engine = acts.engine("e:1")
     began = time.monotonic()
     taken = acts.bus.prompts.take(engine, version=0, held=[], count=1, wait=0.1)
@@ -307,7 +307,7 @@ def test_boots_are_forgotten_a_day_after_their_end(acts: Acts) -> None:
 
 
 @pytest.mark.parametrize("stream", ["prompts", "completions"])
-def test_a_deleted_stream_comes_back_with_the_tickets_of_what_is_alive(
+def test_C080_a_deleted_stream_comes_back_with_the_tickets_of_what_is_alive(
     start: Callable[..., Acts], stream: str
 ) -> None:
     acts = start(window=16, per_step=16)

@@ -55,7 +55,7 @@ def test_what_the_sums_name_and_the_server_lacks_was_generated_too(acts: Acts) -
     assert acts.client.ttl(acts.keys.group("g77")) == -1, "until the cursor passes it"
 
 
-def test_a_group_that_was_trained_before_the_server_lost_it_is_not_admitted_again(
+def test_C093_a_group_that_was_trained_before_the_server_lost_it_is_not_admitted_again(
     acts: Acts,
 ) -> None:
     acts.bus.groups.commit(1, batch=1, changed=True, fates={"g0": {"trained": Sum(2, 10)}})

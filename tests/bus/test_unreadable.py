@@ -15,7 +15,7 @@ def _spoil(acts: Acts, group: str, field: str, payload: bytes = STRANGE) -> None
     acts.client.hset(acts.keys.group(group), field, payload)
 
 
-def test_an_unreadable_prompt_costs_its_group_only(acts: Acts) -> None:
+def test_C094_an_unreadable_prompt_costs_its_group_only(acts: Acts) -> None:
     engine = acts.engine("e:1")
     acts.admit(2)
     _spoil(acts, "g0", "prompt")
@@ -42,7 +42,7 @@ def test_an_unreadable_prefix_costs_its_member_only(acts: Acts) -> None:
     assert letter["member"] == "0" and "reads completion/1" in letter["reason"]
 
 
-def test_an_unreadable_completion_costs_its_member_only(acts: Acts) -> None:
+def test_C094_an_unreadable_completion_costs_its_member_only(acts: Acts) -> None:
     engine, scorer = acts.engine("e:1"), acts.scorer("s:1")
     acts.admit(1)
     acts.deliver_all(engine, acts.take(engine))

@@ -11,7 +11,9 @@ from pipeline.errors import Gone
 from pipeline.messages import Span
 
 
-def test_admission_stops_at_the_window_and_at_another_cursor(start: Callable[..., Acts]) -> None:
+def test_C085_admission_stops_at_the_window_and_at_another_cursor(
+    start: Callable[..., Acts],
+) -> None:
     acts = start(window=4)
     assert acts.admit(5) == "full"
     assert acts.admit(4) == "ok"
@@ -44,7 +46,7 @@ def test_an_admission_without_groups_may_move_the_cursor_of_a_full_window(
     assert acts.bus.state().eof
 
 
-def test_admission_pauses_while_the_server_is_short_of_memory(acts: Acts) -> None:
+def test_C091_admission_pauses_while_the_server_is_short_of_memory(acts: Acts) -> None:
     used = acts.client.info("memory")["used_memory"]
     try:
         acts.client.config_set("maxmemory", int(used * 1.2))

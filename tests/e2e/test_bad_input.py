@@ -126,6 +126,22 @@ def test_a_service_without_a_url_says_how_to_give_one(
     assert line.startswith("--redis: is needed to join a run; give --redis URL or set SLUICE_REDIS")
 
 
+@pytest.mark.parametrize(
+    ("service", "override", "line"),
+    [
+        ("prompting", "data.path=torn.jsonl", "torn.jsonl, line 1 = '{\"prompt\"': not JSON ("),
+        ("scoring", "scoring.scorers=['mine:judge']", "scoring.scorers = 'mine:judge': cannot be"),
+    ],
+)
+def test_a_service_refuses_what_is_its_own(
+    tmp_path: Path, server_url: str, run_name: str, service: str, override: str, line: str
+) -> None:
+    path = write_run(tmp_path, top={"name": run_name})
+    (tmp_path / "torn.jsonl").write_text('{"prompt"\n')
+    arguments = (service, path.name, "--redis", server_url, "--set", override)
+    assert refusal(tmp_path, *arguments).startswith(line)
+
+
 @pytest.fixture
 def broken(tmp_path: Path) -> Path:
     """A model's folder with half a configuration."""

@@ -102,7 +102,7 @@ def test_a_run_that_ends_by_itself_is_done_and_reported(tmp_path: Path) -> None:
     assert of_run(tmp_path) == []
 
 
-def test_a_name_that_is_taken_gets_a_number(tmp_path: Path) -> None:
+def test_C113_a_name_that_is_taken_gets_a_number(tmp_path: Path) -> None:
     for _ in range(3):
         assert run_up(tmp_path, {"training-0": "trains"}).returncode == 0
     assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == ["run", "run-2", "run-3"]
@@ -110,7 +110,9 @@ def test_a_name_that_is_taken_gets_a_number(tmp_path: Path) -> None:
     assert 'name = "run-2"' in (tmp_path / "runs/run-2/run.toml").read_text()
 
 
-def test_a_child_that_dies_too_often_fails_the_run_with_its_last_line(tmp_path: Path) -> None:
+def test_C067_C120_a_child_that_dies_too_often_fails_the_run_with_its_last_line(
+    tmp_path: Path,
+) -> None:
     told = run_up(tmp_path, ALL | {"scoring-0": "crashes", "restarts": 2})
     assert told.returncode == 1
     assert told.last == (
@@ -159,7 +161,7 @@ def test_a_killed_child_is_started_again_under_a_new_boot(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_all_in_peace_and_the_report_is_written(
+def test_C117_C121_a_signal_stops_all_in_peace_and_the_report_is_written(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     with started(tmp_path, ALL) as up:

@@ -31,7 +31,7 @@ def test_every_token_has_a_log_prob_and_a_place_in_a_span(make: Make) -> None:
         assert {span.boot for span in completion.spans} == {"boot-1"}
 
 
-def test_a_member_stops_at_either_end_id_and_keeps_it(make: Make) -> None:
+def test_C011_a_member_stops_at_either_end_id_and_keeps_it(make: Make) -> None:
     ends = frozenset({4, 9})
     engine = make(end_ids=ends)
     for group in range(8):
@@ -44,7 +44,7 @@ def test_a_member_stops_at_either_end_id_and_keeps_it(make: Make) -> None:
     assert {tokens(completion)[-1] for completion in stopped} == ends
 
 
-def test_a_member_without_an_end_has_exactly_max_tokens(make: Make) -> None:
+def test_C005_a_member_without_an_end_has_exactly_max_tokens(make: Make) -> None:
     engine = make(end_ids=NO_END)
     for count in (1, 2, 17):
         engine.add(work(f"g{count}", max_tokens=count))
@@ -65,7 +65,7 @@ def drain_one_token(make: Make, ends: frozenset[int]) -> dict:
     return drain(engine)
 
 
-def test_the_members_of_a_group_differ(make: Make) -> None:
+def test_C069_the_members_of_a_group_differ(make: Make) -> None:
     engine = make(end_ids=NO_END)
     engine.add(work(members=8, seed=7))
     assert len({completion.ids for completion in drain(engine).values()}) == 8
@@ -247,7 +247,7 @@ def test_nothing_may_be_added_before_the_first_version(make: Make) -> None:
     assert not engine.busy
 
 
-def test_a_prompt_that_leaves_no_place_for_an_answer_is_refused(make: Make) -> None:
+def test_C077_a_prompt_that_leaves_no_place_for_an_answer_is_refused(make: Make) -> None:
     engine = make(end_ids=NO_END, max_length=100)
     for length in (100, 101):
         with pytest.raises(Refused, match="prompt_too_long") as caught:

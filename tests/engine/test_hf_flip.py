@@ -48,7 +48,7 @@ def gap(completion, prompt: list[int], models: dict[int, PreTrainedModel]) -> fl
 
 
 @pytest.mark.parametrize("swap", ["keep", "recompute"])
-def test_each_span_holds_the_tokens_that_its_version_emits(swap: str) -> None:
+def test_C029_each_span_holds_the_tokens_that_its_version_emits(swap: str) -> None:
     """Version v of the planted weights emits token v, whatever it reads."""
     chance = random.Random(1)
     engine = engine_of(planted(0), swap=swap, slots=10)
@@ -128,7 +128,7 @@ def test_recompute_prefills_at_the_next_step_and_only_there() -> None:
     assert seen == [True, False, False, True, False, False]
 
 
-def test_one_forward_pass_sees_one_version_in_all_layers() -> None:
+def test_C028_one_forward_pass_sees_one_version_in_all_layers() -> None:
     """Versions are staged by another thread, at any moment; 200 flips."""
     engine = engine_of(planted(1))
     layers = engine._passes._model.model.layers

@@ -33,7 +33,7 @@ def worst_gap(done: dict, prompts: dict[str, list[int]], model, temperature: flo
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_log_probs_are_those_of_a_plain_forward_pass(
+def test_C003_log_probs_are_those_of_a_plain_forward_pass(
     name: str, attention: str, temperature: float
 ) -> None:
     engine = engine_of(name, attention=attention, slots=7)

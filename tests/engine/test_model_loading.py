@@ -93,7 +93,7 @@ def test_a_damaged_weight_file_is_refused(folder: Path) -> None:
     refused(lambda: load_model(str(folder)), "model.path", "no causal language model")
 
 
-def test_a_checkpoint_that_lacks_a_tensor_is_refused(folder: Path) -> None:
+def test_C026_a_checkpoint_that_lacks_a_tensor_is_refused(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     del weights["model.layers.1.mlp.up_proj.weight"]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
@@ -127,7 +127,7 @@ def test_a_damaged_tokenizer_is_refused(folder: Path) -> None:
     refused(lambda: model_tokens.Tokenizer(str(folder)), "model.path", "no tokenizer")
 
 
-def test_a_prompt_becomes_int32_bytes_with_one_bos(folder: Path) -> None:
+def test_C008_a_prompt_becomes_int32_bytes_with_one_bos(folder: Path) -> None:
     tokenizer = model_tokens.Tokenizer(str(folder))
     expected = array("i", [1, *(VOCABULARY.index(char) for char in "ab,7")]).tobytes()
     assert tokenizer.encode("ab,7") == expected

@@ -255,7 +255,7 @@ def test_data_that_has_grown_shorter_ends_the_run(window: Window) -> None:
     assert window.prompts == []
 
 
-def test_a_server_short_of_memory_puts_admission_off(window: Window, server_url: str) -> None:
+def test_C091_a_server_short_of_memory_puts_admission_off(window: Window, server_url: str) -> None:
     with redis.Redis.from_url(server_url) as server:
         used = server.info("memory")["used_memory"]
         server.config_set("maxmemory", int(used * 1.2))
@@ -270,7 +270,7 @@ def test_a_server_short_of_memory_puts_admission_off(window: Window, server_url:
             server.config_set("maxmemory", 0)
 
 
-def test_after_the_server_went_back_the_cursor_is_moved_again(
+def test_C093_after_the_server_went_back_the_cursor_is_moved_again(
     window: Window, server_url: str
 ) -> None:
     with prompting(window, Letters(10)):

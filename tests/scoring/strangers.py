@@ -66,6 +66,7 @@ ACTS: dict[str, Any] = {
     "none": lambda: None,
     "recurse": lambda: ACTS["recurse"](),
     "torch": lambda: float("torch" in sys.modules),
+    "server": lambda: float("SLUICE_REDIS" in os.environ),
 }
 
 

@@ -56,7 +56,9 @@ def test_rewards_add_up_and_the_outcome_is_the_first_ones(plant: Plant, serving:
     assert list(score.parts.values()) == [0.0, 1.5, 1.0]
 
 
-def test_a_fault_fails_its_member_and_is_counted_by_reason(plant: Plant, serving: Serving) -> None:
+def test_C045_a_fault_fails_its_member_and_is_counted_by_reason(
+    plant: Plant, serving: Serving
+) -> None:
     plant.group(["good", "hang", "die", "raise", "nan", "none", "good"])
     with serving(OBEY, timeout_seconds=0.5) as running:
         (group,) = plant.ready(1)
@@ -84,7 +86,7 @@ def test_a_group_of_faults_is_closed_and_never_released(plant: Plant, serving: S
     assert "scorer_error" in plant.bus.snapshot().ledger
 
 
-def test_ten_right_answers_get_ten_ones(plant: Plant, serving: Serving) -> None:
+def test_C045_ten_right_answers_get_ten_ones(plant: Plant, serving: Serving) -> None:
     """With a scorer that sets an alarm, which no thread but a main thread may."""
     plant.group(["alarm"] * 10)
     with serving(OBEY, workers=2):
@@ -177,7 +179,7 @@ def test_it_ends_with_the_run(plant: Plant, serving: Serving) -> None:
         assert not running.thread.is_alive()
 
 
-def test_a_killed_process_loses_nothing_and_each_member_is_scored_once(
+def test_C087_a_killed_process_loses_nothing_and_each_member_is_scored_once(
     plant: Plant, notes: Path
 ) -> None:
     groups = {plant.group([f"{g}.{m}" for m in range(4)]) for g in range(6)}

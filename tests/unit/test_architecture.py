@@ -23,7 +23,6 @@ WITH_TORCH = {
     "pipeline.model.load",
     "pipeline.model.packed",
     "pipeline.model.sampling",
-    "pipeline.model.tokens",
     "pipeline.weights.publisher",
     "pipeline.weights.shm",
     "pipeline.weights.staging",
@@ -45,7 +44,14 @@ WITH_TORCH = {
     "services.training.service",
     "services.training.statistics",
 }
-"""Those that need it, and import it at their top. Whatever is not named here loads none of it."""
+"""Those that need it, and import it at their top."""
+
+WITH_TOKENIZER = {
+    "pipeline.model.tokens",
+    "services.prompting.service",
+    "services.scoring.service",
+}
+"""Those that import transformers, which loads torch once it is asked for a model."""
 
 BY_NAME = {"services.cli", "services.process", "pipeline.plugins"}
 """They import what a user chose, by its name."""
@@ -127,19 +133,28 @@ def test_torch_is_imported_by_the_modules_that_are_listed_and_no_other() -> None
         for module in modules()
         if any(name.split(".")[0] in HEAVY for name in closure(module))
     }
-    assert found == WITH_TORCH
+    assert found == WITH_TORCH | WITH_TOKENIZER
 
 
-def test_no_other_module_loads_torch_in_a_fresh_interpreter() -> None:
-    light = sorted(modules().keys() - WITH_TORCH)
+def test_whatever_is_not_listed_loads_neither_torch_nor_transformers() -> None:
+    light = sorted(modules().keys() - WITH_TORCH - WITH_TOKENIZER)
     assert {"services.cli", "services.up.service", "services.scoring.worker"} <= set(light)
-    code = (
-        "import importlib, sys\n"
-        f"for module in {light}:\n"
-        "    importlib.import_module(module)\n"
-        f"    loaded = set({HEAVY}) & set(sys.modules)\n"
-        "    assert not loaded, (module, loaded)\n"
-    )
+    loads_nothing_of(HEAVY, light)
+
+
+def test_a_tokenizer_loads_no_torch() -> None:
+    folder = str(ROOT / "examples" / "demo" / "model")
+    act = f"from pipeline.model.tokens import Tokenizer; assert Tokenizer({folder!r}).encode('a')"
+    loads_nothing_of(("torch",), sorted(WITH_TOKENIZER), act)
+
+
+def loads_nothing_of(packages: tuple[str, ...], names: list[str], act: str = "") -> None:
+    """In a fresh interpreter, after each import, and after the act."""
+    check = f"assert not set({packages}) & set(sys.modules)"
+    lines = ["import sys"]
+    for name in names:
+        lines += [f"import {name}", f"{check}, {name!r}"]
+    code = "\n".join([*lines, act, check])
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
     )
