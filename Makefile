@@ -21,11 +21,12 @@ demo: .venv/demo ## Train a small model through the whole stream, and write a re
 test: .venv/test ## Run every test.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 
-check: .venv/test ## Format, lint, types, and the generated documentation.
+check: .venv/test ## Format, lint, types, the generated documentation, and the unit tests.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python docs/generate.py --check
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/unit
 
 fmt: .venv/test ## Format and mend what can be mended.
 	$(BIN)/ruff format .

@@ -14,10 +14,10 @@ from typing import NamedTuple
 from prometheus_client import Counter, Gauge
 
 from pipeline.metrics import Metrics
-from services.inference.metrics import InferenceMetrics
+from services.inference.metrics import Numbers as InferenceMetrics
 from services.prompting.metrics import Numbers as PromptingMetrics
 from services.scoring.metrics import Numbers as ScoringMetrics
-from services.training.metrics import TrainingMetrics
+from services.training.metrics import Numbers as TrainingMetrics
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"

@@ -14,7 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from pipeline.errors import ConfigError
-from pipeline.run import Run
+from pipeline.run import Run, Spec
 
 Tree = dict[str, Any]
 
@@ -75,8 +75,8 @@ def _override(tree: Tree, text: str) -> None:
     if not separator or not key.strip():
         raise ConfigError("--set", text, rule="needs KEY=VALUE", remedy="as in --set lag.max=4")
     *parents, last = key.strip().split(".")
-    for parent in parents:
-        child = tree.setdefault(parent, {})
+    for depth, parent in enumerate(parents, start=1):
+        child = tree.setdefault(parent, _default_plug_in(".".join(parents[:depth])) or {})
         if isinstance(child, str):  # a plug-in by its short name gets an option
             child = tree[parent] = {"use": child}
         if not isinstance(child, dict):
@@ -85,6 +85,15 @@ def _override(tree: Tree, text: str) -> None:
             )
         tree = child
     tree[last] = _value(value.strip())
+
+
+def _default_plug_in(key: str) -> str:
+    """The name that a plug-in's key has where nobody gives one; nothing for all other keys."""
+    for known, kind, name in documented(Run):
+        if known == key and get_type_hints(kind)[name] == Spec:
+            default = next(f.default for f in msgspec.structs.fields(kind) if f.name == name)
+            return default if isinstance(default, str) else ""
+    return ""
 
 
 def _value(text: str) -> Any:

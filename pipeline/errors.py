@@ -16,6 +16,11 @@ class ConfigError(SluiceError):
         super().__init__(f"{where}{shown}: {rule}; {remedy}")
         self.where, self.value, self.rule, self.remedy = where, value, rule, remedy
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """An exception is pickled as its one message: a pool's worker could not send this one."""
+        parts = (type(self), self.where, self.value, self.rule, self.remedy)
+        return _config_error, parts
+
 
 class DecodeError(SluiceError):
     """A message that this release cannot read; names both versions."""
@@ -31,6 +36,12 @@ class Fenced(SluiceError):
 
 class WeightsError(SluiceError):
     """A version that cannot be staged: the old one keeps serving."""
+
+
+def _config_error(
+    kind: type[ConfigError], where: str, value: object, rule: str, remedy: str
+) -> ConfigError:
+    return kind(where, value, rule=rule, remedy=remedy)
 
 
 def _short(value: object, limit: int = 80) -> str:

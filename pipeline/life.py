@@ -2,6 +2,9 @@
 
 The beat leaves from a thread, but only while the main loop makes progress: a process that hangs
 falls silent, and its work is given to others. The answer to a beat says how the run stands.
+
+The numbers in a beat are the process's, and go on over a new boot: whoever adds them up takes the
+newest beat of each instance and pid.
 """
 
 from __future__ import annotations
@@ -31,20 +34,29 @@ class Life:
     """Started once the bus is open; `progress` is called in every turn of the main loop."""
 
     def __init__(
-        self, bus: Bus, service: str, instance: str, *, metrics: Metrics, http: str = ""
+        self,
+        bus: Bus,
+        service: str,
+        instance: str,
+        *,
+        metrics: Metrics,
+        http: str = "",
+        beat_seconds: float = BEAT_SECONDS,
     ) -> None:
         self.service, self.instance, self.http = service, instance, http
         self.boot = _new_boot(instance)
         self.version = -1
         self.pulse = Pulse(version=-1, step=0, stop="", reason="", closed=())
-        self._bus, self._metrics = bus, metrics
-        self._held: tuple[str, ...] = ()
-        self._closed: set[str] = set()
+        self._bus, self._metrics, self._beat_seconds = bus, metrics, beat_seconds
         self._waiting_for: str | None = "start"
         self._alive_until = time.monotonic() + PATIENCE_SECONDS
         self._signalled = threading.Event()
-        self._gone = threading.Event()
         self._ended = threading.Event()
+        self._lock = threading.Lock()  # of what both threads write: boot, and the four below
+        self._held: tuple[str, ...] = ()
+        self._closed: set[str] = set()
+        self._gone = False
+        self._error: Exception | None = None
         self._thread = threading.Thread(target=self._beat_on, name="beat", daemon=True)
 
     def start(self) -> None:
@@ -65,52 +77,82 @@ class Life:
         return time.monotonic() < self._alive_until
 
     def progress(self, waiting_for: str | None = None, held: Sequence[str] = ()) -> set[str]:
-        """One more turn of the loop. Returns held groups that were closed; raises Gone."""
-        if self._gone.is_set():
-            raise Gone(f"{self.boot} was declared dead")
-        self._waiting_for, self._held = waiting_for, tuple(held)
+        """One more turn of the loop. Returns held groups that were closed.
+
+        Raises Gone, and whatever ended the thread that beats.
+        """
         self._alive_until = max(self._alive_until, time.monotonic() + PATIENCE_SECONDS)
-        closed, self._closed = self._closed, set()
-        return closed
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            if self._gone:
+                raise Gone(f"{self.boot} was declared dead")
+            self._waiting_for, self._held = waiting_for, tuple(held)
+            closed, self._closed = self._closed, set()
+            return closed
 
     @contextmanager
     def long(self, what: str, seconds: float) -> Iterator[None]:
         """A declared act that takes up to `seconds` without a turn of the loop."""
         self._waiting_for, before = what, self._waiting_for
         self._alive_until = time.monotonic() + seconds
-        yield
-        self._waiting_for = before
-        self._alive_until = time.monotonic() + PATIENCE_SECONDS
+        try:
+            yield
+        finally:
+            self._waiting_for = before
+            self._alive_until = time.monotonic() + PATIENCE_SECONDS
 
     def reborn(self) -> str:
         """A new boot after Gone: the old one's work is others' now."""
-        self.boot = _new_boot(self.instance)
-        self._gone.clear()
-        self._held, self._closed = (), set()
+        with self._lock:
+            self.boot = _new_boot(self.instance)
+            self._held, self._closed, self._gone = (), set(), False
         self._beat()
         return self.boot
 
     def end(self) -> None:
-        """The last beat carries the last numbers."""
+        """The last beat carries the last numbers; why the process ends is not for it to say."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join(timeout=5)
         self._waiting_for = "ended"
-        self._beat()
+        try:
+            self._beat()
+        except SluiceError as exc:
+            log.warning("the last beat failed: %s", exc)
 
     def _beat_on(self) -> None:
-        while not self._ended.wait(BEAT_SECONDS):
-            if self.healthy and not self._gone.is_set():
-                try:
-                    self._beat()
-                except SluiceError as exc:  # the main loop meets it too, and decides
-                    log.warning("beat failed: %s", exc)
+        while not self._ended.wait(self._beat_seconds):
+            if not self.healthy or self._gone:
+                continue
+            try:
+                self._beat()
+            except SluiceError as exc:  # the main loop meets it too, and decides
+                log.warning("beat failed: %s", exc)
+            except Exception as exc:  # raised again in the main loop, by progress
+                self._error = exc
+                return
 
     def _beat(self) -> None:
-        beat = Beat(
+        with self._lock:
+            boot, held = self.boot, self._held
+        try:
+            pulse = self._bus.beat(self._say(boot), held)
+        except Gone:
+            log.warning("boot=%s was declared dead while it was silent", boot)
+            with self._lock:
+                self._gone |= boot == self.boot
+            return
+        with self._lock:
+            self.pulse = pulse
+            if boot == self.boot:
+                self._closed.update(pulse.closed)
+
+    def _say(self, boot: str) -> Beat:
+        return Beat(
             service=self.service,
             instance=self.instance,
-            boot=self.boot,
+            boot=boot,
             pid=os.getpid(),
             http=self.http,
             waiting_for=self._waiting_for,
@@ -118,12 +160,6 @@ class Life:
             totals=self._metrics.totals(),
             gauges=self._metrics.gauges(),
         )
-        try:
-            self.pulse = self._bus.beat(beat, self._held)
-            self._closed |= set(self.pulse.closed)
-        except Gone:
-            log.warning("boot=%s was declared dead while it was silent", self.boot)
-            self._gone.set()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         log.info("signal=%s came from outside: stopping", signal.Signals(number).name)

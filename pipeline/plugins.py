@@ -72,6 +72,10 @@ def find(table: Table, spec: Spec, at: str) -> Callable[..., Any]:
     except Exception as exc:  # an import runs a stranger's code: whatever it raises is the input's
         rule = f"cannot be imported ({type(exc).__name__}: {exc})"
         remedy = "check the name, and install what it needs"
+        if name in table and isinstance(
+            exc, ModuleNotFoundError
+        ):  # one of ours: it lacks a package, and the extra has them all
+            remedy = "pip install 'sluice-rl[model]'"
         raise ConfigError(at, name, rule=rule, remedy=remedy) from exc
     if not callable(thing):
         raise ConfigError(at, name, rule="is not callable", remedy="name a function or a class")

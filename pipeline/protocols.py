@@ -69,8 +69,11 @@ class Engine(Protocol):
     def step(self) -> list[Completion]:
         """One forward pass; the members that finished in it."""
 
+    def prefixes(self) -> list[Completion]:
+        """Every running or queued member that has a token, as a prefix (finish None)."""
+
     def park(self) -> list[Completion]:
-        """Every running sequence as a prefix (finish None); the engine is empty afterwards."""
+        """The prefixes; the engine is empty afterwards."""
 
     def stage(self, manifest: Manifest, transport: Transport) -> None:
         """Begin to receive and verify a version in the background."""
@@ -114,6 +117,9 @@ class Dataset(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> Example: ...
+
+    def digest(self) -> str:
+        """Of all that it holds: two data sets with one digest give the same examples."""
 
 
 class Answer(Struct, frozen=True, kw_only=True):

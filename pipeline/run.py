@@ -6,9 +6,12 @@ join several keys stand in `__post_init__`. Nothing here reads a file: see `conf
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
+
+RUNS = Path("runs")
 
 Spec = str | dict[str, Any]
 """A plug-in: its name, or `{ use = "name", option = value }`, or `use = "package.module:thing"`."""
@@ -163,6 +166,11 @@ class Run(Section, frozen=True, kw_only=True):
     evaluation: Evaluation | None = None
     bus: Bus = field(default_factory=Bus)
     up: Up = field(default_factory=Up)
+
+    @property
+    def folder(self) -> Path:
+        """Where the run keeps its files, below the folder from which it was started."""
+        return RUNS / self.name
 
     @property
     def window(self) -> int:

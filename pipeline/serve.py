@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from pipeline.errors import ConfigError, Fenced, SluiceError
 from pipeline.metrics import Metrics
+
+OWN_PACKAGES = ("pipeline", "services")
 
 EXIT_DONE, EXIT_FAILED, EXIT_INPUT, EXIT_FENCED = 0, 1, 2, 3
 
@@ -35,6 +38,21 @@ def exit_code(body: Callable[[], None]) -> int:
     except SluiceError as exc:
         return _say(exc, EXIT_FAILED)
     return EXIT_DONE
+
+
+@contextmanager
+def needs(extra: str, *, what: str) -> Iterator[None]:
+    """A package of others that is not installed becomes a ConfigError that names its extra."""
+    try:
+        yield
+    except ModuleNotFoundError as exc:
+        package = (exc.name or "").partition(".")[0]
+        if package in OWN_PACKAGES:
+            raise
+        rule = f"needs {package}, which is not installed"
+        raise ConfigError(
+            what, None, rule=rule, remedy=f"pip install 'sluice-rl[{extra}]'"
+        ) from exc
 
 
 class Http:

@@ -1,7 +1,7 @@
 """Which tokens of a member are fresh enough to train on, and which members are whole at all. Pure.
 
 Lag is the trainer's step less the step that made the version, in optimizer steps. What a refusal
-does to a group and a batch is in `services.training.batch`.
+does to a group is in `services.training.considered`, and to a batch in `.batch`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Freshness(NamedTuple):
     unit: Unit
 
 
-class Run(NamedTuple):
+class Stretch(NamedTuple):
     """Tokens `start` to `stop` of a completion; `reason` None: kept. `lag` None: nobody knows."""
 
     start: int
@@ -46,23 +46,23 @@ class Run(NamedTuple):
         return self.stop - self.start
 
 
-def judge(spans: Sequence[Span], freshness: Freshness) -> tuple[Run, ...]:
-    """A run for each span. A future or an orphaned token refuses its whole member."""
-    runs = tuple(_runs(spans, freshness))
-    reasons = {run.reason for run in runs}
+def judge(spans: Sequence[Span], freshness: Freshness) -> tuple[Stretch, ...]:
+    """A stretch for each span. A future or an orphaned token refuses its whole member."""
+    stretches = tuple(_stretches(spans, freshness))
+    reasons = {one.reason for one in stretches}
     decisive = (ORPHAN, FUTURE, STALE) if freshness.unit == "sample" else (ORPHAN, FUTURE)
     for reason in decisive:
         if reason in reasons:
-            return tuple(run._replace(reason=reason) for run in runs)
-    return runs
+            return tuple(one._replace(reason=reason) for one in stretches)
+    return stretches
 
 
-def mask_out(runs: Sequence[Run], masks: Sequence[tuple[int, int]]) -> tuple[Run, ...]:
-    """The runs with the kept tokens inside the masks `(start, stop)` split off as `masked`."""
+def mask_out(stretches: Sequence[Stretch], masks: Sequence[tuple[int, int]]) -> tuple[Stretch, ...]:
+    """The stretches with the kept tokens inside the masks `(start, stop)` split off as `masked`."""
     return tuple(
         part
-        for run in runs
-        for part in (_split(run, sorted(masks)) if run.reason is None else (run,))
+        for one in stretches
+        for part in (_split(one, sorted(masks)) if one.reason is None else (one,))
     )
 
 
@@ -81,13 +81,13 @@ def flaw(completion: Completion) -> str | None:
     return None if math.isfinite(total) else "nonfinite_logprob"
 
 
-def _runs(spans: Sequence[Span], freshness: Freshness) -> Iterator[Run]:
+def _stretches(spans: Sequence[Span], freshness: Freshness) -> Iterator[Stretch]:
     start = 0
     for span in spans:
         made = freshness.steps.get(span.version)
         lag = None if made is None else freshness.step - made
         if span.tokens:
-            yield Run(start, start + span.tokens, lag, _reason(lag, freshness.lag_max))
+            yield Stretch(start, start + span.tokens, lag, _reason(lag, freshness.lag_max))
         start += span.tokens
 
 
@@ -99,15 +99,15 @@ def _reason(lag: int | None, lag_max: int) -> str | None:
     return STALE if lag > lag_max else None
 
 
-def _split(run: Run, masks: Sequence[tuple[int, int]]) -> Iterator[Run]:
-    at = run.start
+def _split(whole: Stretch, masks: Sequence[tuple[int, int]]) -> Iterator[Stretch]:
+    at = whole.start
     for start, stop in masks:
-        first, last = max(start, at), min(stop, run.stop)
+        first, last = max(start, at), min(stop, whole.stop)
         if first >= last:
             continue
         if at < first:
-            yield run._replace(start=at, stop=first)
-        yield run._replace(start=first, stop=last, reason=MASKED)
+            yield whole._replace(start=at, stop=first)
+        yield whole._replace(start=first, stop=last, reason=MASKED)
         at = last
-    if at < run.stop:
-        yield run._replace(start=at)
+    if at < whole.stop:
+        yield whole._replace(start=at)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec import Struct
 
 from pipeline.ledger import Fates, in_flight
@@ -72,10 +74,10 @@ def explain(snapshot: Snapshot) -> list[str]:
     """Who waits for whom and what is wrong, the worst first; one sentence each."""
     if snapshot.state.stop:
         why = f": {snapshot.state.reason}" if snapshot.state.reason else ""
-        return [f"the run is {snapshot.state.stop}{why}", *_imbalance(snapshot)]
-    processes = _latest(snapshot)
+        return [f"the run is {snapshot.state.stop}{why}", *_told(imbalance(snapshot))]
+    processes = _present(snapshot)
     return [
-        *_imbalance(snapshot),
+        *_told(imbalance(snapshot)),
         *_missing(processes),
         *(s for seen in processes for s in _troubles(seen)),
         *_letters(snapshot),
@@ -87,7 +89,7 @@ def advise(snapshot: Snapshot) -> list[str]:
     """What would make the run faster, or let it go on at all."""
     if snapshot.state.stop:
         return []
-    processes = _latest(snapshot)
+    processes = _present(snapshot)
     advice = [f"start a process of {service}" for service in _absent(processes)]
     places, waits = snapshot.places, _waited_for(processes)
     if "groups" in waits.get("training", ()) and not advice:
@@ -100,23 +102,38 @@ def advise(snapshot: Snapshot) -> list[str]:
     return advice
 
 
-def _latest(snapshot: Snapshot) -> list[Seen]:
-    """The newest boot of each instance, without those that said goodbye."""
-    newest: dict[str, Seen] = {}
-    for seen in sorted(snapshot.beats, key=lambda s: s.age_seconds):
-        newest.setdefault(seen.beat.instance, seen)
-    return sorted(
-        (s for s in newest.values() if s.beat.waiting_for != ENDED), key=lambda s: s.beat.instance
-    )
+def newest(beats: Iterable[Seen]) -> list[Seen]:
+    """The newest boot of each instance, in the order of the stream."""
+    found: dict[str, Seen] = {}
+    for seen in sorted(beats, key=lambda s: s.age_seconds):
+        found.setdefault(seen.beat.instance, seen)
+    return sorted(found.values(), key=lambda s: (_place(s.beat.service), s.beat.instance))
 
 
-def _imbalance(snapshot: Snapshot) -> list[str]:
+def imbalance(snapshot: Snapshot) -> str:
+    """What is wrong with the ledger; empty where it balances.
+
+    While groups are alive, what has no fate yet may be theirs: then only a negative rest tells.
+    """
     rest = in_flight(snapshot.ledger)
     if rest < 0:
-        return [f"the ledger does not balance: {-rest} tokens have a fate and were never generated"]
+        return f"the ledger does not balance: {-rest} tokens have a fate and were never generated"
     if rest > 0 and snapshot.places.alive == 0:
-        return [f"the ledger does not balance: {rest} tokens have no fate, and nothing is alive"]
-    return []
+        return f"the ledger does not balance: {rest} tokens have no fate, and nothing is alive"
+    return ""
+
+
+def _told(sentence: str) -> list[str]:
+    return [sentence] if sentence else []
+
+
+def _place(service: str) -> int:
+    return SERVICES.index(service) if service in SERVICES else len(SERVICES)
+
+
+def _present(snapshot: Snapshot) -> list[Seen]:
+    """The newest boots, without those that said goodbye."""
+    return [seen for seen in newest(snapshot.beats) if seen.beat.waiting_for != ENDED]
 
 
 def _absent(processes: list[Seen]) -> list[str]:
@@ -148,7 +165,7 @@ def _letters(snapshot: Snapshot) -> list[str]:
 def _waits(snapshot: Snapshot, processes: list[Seen]) -> list[str]:
     out = []
     waits = _waited_for(processes)
-    for service in sorted(waits, key=lambda s: SERVICES.index(s) if s in SERVICES else -1):
+    for service in sorted(waits, key=_place):
         if len(waits[service]) == 1 and (what := next(iter(waits[service]))) is not None:
             out.append(f"{service} waits for {what}{_where(snapshot, what)}")
         else:

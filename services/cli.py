@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from msgspec.structs import replace
 
 from pipeline import config
 from pipeline.run import Run
-from pipeline.serve import REDIS_VARIABLE, configure_logs, exit_code
+from pipeline.serve import REDIS_VARIABLE, configure_logs, exit_code, needs
 
 # \b keeps a paragraph's lines as they are.
 SUMMARY = """Sluice: reinforcement learning for language models that never waits.
@@ -123,7 +124,8 @@ def evaluate(path: RunPath, base: Base = False, set_: Set = None, dry_run: DryRu
     """Grade the held-out prompts on every version that a run kept."""
 
     def body(run: Run) -> None:
-        _part("services.inference.evaluation", "evaluate")(run, base=base)
+        with needs("model", what="sluice evaluate"):
+            _part("services.inference.evaluation", "evaluate")(run, base=base)
 
     _run(path, set_, dry_run, body)
 
@@ -149,11 +151,17 @@ def _run(
         run = config.load(path, overrides or ())
         check(run)
         if dry_run:
-            print(config.dump(run), end="")
+            print(config.dump(_shown(run)), end="")
         else:
             code = body(run) or 0
 
     raise typer.Exit(exit_code(attempt) or code)
+
+
+def _shown(run: Run) -> Run:
+    """Without the password of the server."""
+    url = _part("pipeline.bus.connection", "mask")(run.bus.url)
+    return replace(run, bus=replace(run.bus, url=url))
 
 
 def _part(module: str, name: str) -> Callable[..., Any]:

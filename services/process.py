@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from importlib import import_module
+from typing import Any
 
 from pipeline.bus.bus import Bus
 from pipeline.errors import ConfigError
 from pipeline.life import Life
 from pipeline.metrics import Metrics
 from pipeline.run import Run
-from pipeline.serve import Http
+from pipeline.serve import Http, needs
+
+log = logging.getLogger(__name__)
+
+EXTRAS = {"prompting": "text", "inference": "model", "scoring": "text", "training": "model"}
 
 
 def serve(service: str, run: Run, *, redis: str, instance: str, http: str) -> None:
@@ -20,27 +27,47 @@ def serve(service: str, run: Run, *, redis: str, instance: str, http: str) -> No
     if not redis:
         remedy = "give --redis URL or set SLUICE_REDIS, or start all with `sluice up`"
         raise ConfigError("--redis", None, rule="is needed to join a run", remedy=remedy)
+    _check_name(instance)
     bus = Bus.connect(redis, run.name)
-    bus.open(
-        run.identity,
-        window=run.window,
-        per_step=run.groups.per_step,
-        lag_max=run.lag.max,
-        members=run.groups.members,
-        lease_seconds=run.bus.lease_seconds,
-    )
+    open_run(bus, run)
     metrics = Metrics(service)
     door = Http(metrics, http)
     life = Life(bus, service, instance, metrics=metrics, http=door.address)
     door.healthy = lambda: life.healthy
     life.start()
     try:
-        part = import_module(f"services.{service}.service").build(
-            run, bus, life=life, metrics=metrics
-        )
+        part = _build(service, run, bus, life=life, metrics=metrics)
         door.ready = lambda: life.healthy
+        log.info("serving /metrics at http://%s/metrics", door.address)
         part.run()
     finally:
         life.end()
         door.close()
         bus.close()
+
+
+def open_run(bus: Bus, run: Run, **more: str) -> None:
+    """Create the run on the bus, or join one that is equal; raises ConfigError for what differs.
+
+    `more` is added to the identity: what only one of the services knows.
+    """
+    bus.open(
+        run.identity | more,
+        window=run.window,
+        per_step=run.groups.per_step,
+        lag_max=run.lag.max,
+        members=run.groups.members,
+        lease_seconds=run.bus.lease_seconds,
+    )
+
+
+def _check_name(instance: str) -> None:
+    if not re.fullmatch(r"[^\s|]{1,128}", instance):
+        remedy = "use up to 128 letters, digits and signs, but no space and no '|'"
+        raise ConfigError("--instance", instance, rule="is no name of a process", remedy=remedy)
+
+
+def _build(service: str, run: Run, bus: Bus, *, life: Life, metrics: Metrics) -> Any:
+    with needs(EXTRAS[service], what=f"sluice {service}"):
+        module = import_module(f"services.{service}.service")
+        return module.build(run, bus, life=life, metrics=metrics)

@@ -30,6 +30,22 @@ def cut(completion: Completion, start: int) -> Completion:
     )
 
 
+def head(completion: Completion, stop: int) -> Completion:
+    """The first `stop` tokens, as a prefix (finish None). `routes` speak of all, and go."""
+    kept = completion.kept
+    return replace(
+        completion,
+        ids=completion.ids[: 4 * stop],
+        logprobs=completion.logprobs[: 4 * stop],
+        spans=_first(completion.spans, stop),
+        kept=kept and _first_kept(kept, stop),
+        mask=tuple((a, min(b, stop)) for a, b in completion.mask if a < stop),
+        turns=_first(completion.turns, stop),
+        routes=None,
+        finish=None,
+    )
+
+
 def join(chunks: Sequence[Completion]) -> Completion:
     """The chunks as one completion; `finish`, `engine` and `routes` are those of the last."""
     kept = [c.kept for c in chunks if c.kept is not None]
@@ -60,6 +76,15 @@ def _skip(runs: Sequence[R], start: int) -> tuple[R, ...]:
     return tuple(out)
 
 
+def _first(runs: Sequence[R], stop: int) -> tuple[R, ...]:
+    out = []
+    for run in runs:
+        if stop > 0:
+            out.append(replace(run, tokens=min(run.tokens, stop)))
+        stop -= run.tokens
+    return tuple(out)
+
+
 def _merge(runs: Sequence[R]) -> tuple[R, ...]:
     out: list[R] = []
     for run in runs:
@@ -71,5 +96,14 @@ def _merge(runs: Sequence[R]) -> tuple[R, ...]:
 
 
 def _cut_kept(kept: Kept, start: int) -> Kept:
-    skipped = sum(struct.unpack(f"<{start}i", kept.counts[: 4 * start]))
+    skipped = _ids_of(kept, start)
     return Kept(counts=kept.counts[4 * start :], ids=kept.ids[4 * skipped :])
+
+
+def _first_kept(kept: Kept, stop: int) -> Kept:
+    return Kept(counts=kept.counts[: 4 * stop], ids=kept.ids[: 4 * _ids_of(kept, stop)])
+
+
+def _ids_of(kept: Kept, positions: int) -> int:
+    """How many ids the first positions have."""
+    return sum(struct.unpack(f"<{positions}i", kept.counts[: 4 * positions]))

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from pipeline.bus.errors import TooLarge
 from pipeline.bus.leases import Answerable, Lease, cargo, poll, unless_gone
 from pipeline.bus.scripts import Arg, Scripts
 from pipeline.codec import decode
@@ -42,8 +43,8 @@ class Completions:
     def score(self, boot: str, done: Sequence[tuple[Lease[Answerable], Score]]) -> list[str]:
         """Settle completions; "ok", "dup", "closed" (the group had ended) or "gone", in order.
 
-        A score with `error` fails the member as `scorer_error`. The last member releases the
-        group, or closes it where no member has a score.
+        A score with `error` fails the member as `scorer_error`, and so does one that is too large
+        to be sent. The last member releases the group, or closes it where none has a score.
         """
         return [
             r.decode() for r in self._scripts.call_many("score", [_row(boot, *d) for d in done])
@@ -78,4 +79,8 @@ def _row(boot: str, lease: Lease[Answerable], score: Score) -> list[Arg]:
     head: list[Arg] = [boot, lease.entry, lease.group, lease.member]
     if score.error is not None:
         return [*head, "error", f"scorer_error: {score.error}"]
-    return [*head, "score", cargo(score, f"score of member {lease.member} of {lease.group}")]
+    try:
+        return [*head, "score", cargo(score, f"score of member {lease.member} of {lease.group}")]
+    except TooLarge as exc:
+        log.warning("group=%s member=%d %s", lease.group, lease.member, exc)
+        return [*head, "error", f"scorer_error: too_large: {exc}"]

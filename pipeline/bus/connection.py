@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+import re
+import time
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, TypeVar
 
 import redis
 from redis.backoff import ExponentialBackoff
@@ -16,19 +19,25 @@ from pipeline.errors import ConfigError
 
 _REMEDY_URL = "start a server there, or give another URL (--redis)"
 _OLDEST = {"redis": 7, "valkey": 8}
+_FIRST_RETRIES = 2
+
+PATIENCE_SECONDS = 10.0
+ANSWER_SECONDS = 3.0
+
+T = TypeVar("T")
 
 
 def connect(url: str) -> redis.Redis:
     """A thread-safe client; raises ConfigError where the server is missing or unfit.
 
-    Lost connections are retried with back-off for about ten seconds, which is safe since every
-    script may be repeated. No command blocks on the server, so the socket's time-out only ever
-    means that the server is gone.
+    Whatever a server fails to answer is tried again with back-off for ten seconds in all, which is
+    safe since every script may be repeated. No command blocks on the server, so the socket's
+    time-out, three seconds, only ever means that the server is gone.
     """
     shown = mask(url)
     try:
-        check_fitness(_client(url, retries=2), shown)
-        return _client(url, retries=12)
+        check_fitness(client_of(url, retries=_FIRST_RETRIES), shown)
+        return client_of(url)
     except ValueError as exc:
         raise ConfigError(
             "redis URL", shown, rule=f"no URL of a server ({exc})", remedy="use redis://HOST:PORT/0"
@@ -65,12 +74,12 @@ def check_version(info: dict[str, Any], shown: str) -> None:
 
 
 def mask(url: str) -> str:
-    """The URL without its password."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return urlunsplit(parts._replace(query="")) if parts.query else url
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}", query=""))
+    """The URL without its password, also where it is no URL that could be parsed."""
+    scheme, separator, rest = url.partition("://")
+    rest = re.sub(r"(?<=[?&])password=[^&]*&?", "", rest).rstrip("?&")
+    credentials, _, place = rest.rpartition("@")
+    name, colon, _ = credentials.partition(":")
+    return f"{scheme}{separator}{name}:***@{place}" if colon else scheme + separator + rest
 
 
 def masked(client: redis.Redis) -> str:
@@ -81,18 +90,61 @@ def masked(client: redis.Redis) -> str:
     return f"redis://{options.get('host', 'localhost')}:{options.get('port', 6379)}"
 
 
-def _client(url: str, *, retries: int) -> redis.Redis:
+def client_of(
+    url: str,
+    *,
+    retries: int = -1,
+    patience_seconds: float = PATIENCE_SECONDS,
+    answer_seconds: float = ANSWER_SECONDS,
+) -> redis.Redis:
+    """A client that is not connected yet; `patience_seconds` bounds all attempts of one act.
+
+    An attempt has `answer_seconds`; one that began in time may end that much after the deadline.
+    `retries` bounds their number besides, where it is not negative. Raises ValueError.
+    """
     pool = redis.ConnectionPool.from_url(url)
     # After the URL's own options, so that none of them can change how replies are read.
     pool.connection_kwargs.update(
         protocol=2,
         decode_responses=False,
-        socket_timeout=10.0,
-        socket_connect_timeout=3.0,
+        socket_timeout=answer_seconds,
+        socket_connect_timeout=answer_seconds,
         health_check_interval=30,
-        retry=Retry(ExponentialBackoff(cap=1.0, base=0.05), retries, (NoConnection, NoAnswer)),
+        retry=_Patience(retries, patience_seconds),
     )
     return redis.Redis(connection_pool=pool)
+
+
+_deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
+
+
+class _Patience(Retry):
+    """Back-off up to a deadline, which the attempts to connect within an attempt share."""
+
+    def __init__(self, retries: int, seconds: float) -> None:
+        backoff = ExponentialBackoff(cap=1.0, base=0.05)
+        super().__init__(backoff, retries, (NoConnection, NoAnswer))
+        self._seconds = seconds
+
+    def call_with_retry(
+        self,
+        do: Callable[[], T],
+        fail: Callable[..., Any],
+        is_retryable: Callable[[Exception], bool] | None = None,
+        with_failure_count: bool = False,
+    ) -> T:
+        deadline = _deadline.get() or time.monotonic() + self._seconds
+        token = _deadline.set(deadline)
+
+        def in_time(error: Exception) -> bool:
+            return time.monotonic() < deadline and (is_retryable is None or is_retryable(error))
+
+        try:
+            # Named only where it is wanted: older releases of the driver do not know it.
+            count = {"with_failure_count": True} if with_failure_count else {}
+            return super().call_with_retry(do, fail, in_time, **count)
+        finally:
+            _deadline.reset(token)
 
 
 def _unreachable(exc: RedisError, shown: str) -> ConfigError:

@@ -29,16 +29,14 @@ class Ticket(Struct, frozen=True):
 class Ready(Struct, frozen=True):
     """One look at the run: `batch` records are committed, `groups` wait, strictly oldest first.
 
-    `alive` groups hold a place; `started` gives the start step of each that an engine has taken.
-    Nothing can come any more once `eof` holds and `alive` is 0.
+    `alive` groups hold a place, the ready ones among them. Nothing can come any more once `eof`
+    holds and no other is alive.
     """
 
     batch: int
     groups: list[Ticket]
     eof: bool
     alive: int
-    step: int
-    started: dict[str, int]
 
 
 class Groups:
@@ -57,17 +55,13 @@ class Groups:
         """The ready groups, sorted by (start step, seq), and the batch number, in one look."""
         status, *reply = self._scripts.call("collect", epoch)
         self._fenced(status, epoch)
-        batch, step, eof, alive, entries, started = reply
+        batch, eof, alive, entries = reply
         tickets = [Ticket(f[1].decode(), int(f[3]), int(f[5])) for _, f in entries]
         return Ready(
             batch=int(batch),
             groups=sorted(tickets, key=lambda t: (t.start_step, t.seq)),
             eof=eof == b"1",
             alive=alive,
-            step=int(step),
-            started={
-                g.decode(): int(float(s)) for g, s in zip(started[::2], started[1::2], strict=True)
-            },
         )
 
     def fetch(self, groups: Sequence[str]) -> list[Group]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence
 from typing import Any, Literal, cast
 
 from pipeline.bus.chunks import cut, join
-from pipeline.bus.errors import MemoryFull
-from pipeline.bus.leases import POLL_SECONDS, Lease, Taken, cargo, poll, span_args, unless_gone
+from pipeline.bus.errors import MemoryFull, TooLarge
+from pipeline.bus.leases import Lease, Taken, cargo, span_args, unless_gone
 from pipeline.bus.scripts import Arg, Scripts
 from pipeline.codec import decode
 from pipeline.errors import DecodeError
@@ -42,32 +41,23 @@ class Prompts:
         except MemoryFull:
             return "memory"
 
-    def take(
-        self, boot: str, *, version: int, held: Sequence[str], count: int, wait: float = 0.0
-    ) -> Taken:
+    def take(self, boot: str, *, version: int, held: Sequence[str], count: int) -> Taken:
         """Up to `count` groups: those handed back or left by the dead first, then new ones.
 
         `held` are the tickets (Lease.entry) that the boot still works on; others of its are given
-        back. Polls for at most `wait` seconds; a status other than "ok" comes back within 20 ms.
-        Raises Gone.
+        back. Raises Gone.
         """
-
-        def once() -> Taken:
-            status, *rows = self._scripts.call("take", boot, version, count, *held)
-            leases = [self._lease(boot, row) for row in rows]
-            return Taken(cast(Any, unless_gone(status, boot)), [lease for lease in leases if lease])
-
-        taken = poll(once, lambda t: bool(t.leases) or t.status != "ok", wait)
-        if taken.status != "ok":
-            # The caller may be able to flip or confirm now, and must not spin until then.
-            time.sleep(min(POLL_SECONDS, wait))
-        return taken
+        status, *rows = self._scripts.call("take", boot, version, count, *held)
+        leases = [self._lease(boot, row) for row in rows]
+        return Taken(cast(Any, unless_gone(status, boot)), [lease for lease in leases if lease])
 
     def save(self, boot: str, lease: Lease[Work], chunk: Completion) -> str:
         """Keep a member's prefix (all its tokens so far) for whoever has to resume it.
 
-        Only what is not saved yet travels. Replies "ok", "closed", "gone", "lost" (the ticket has
-        another owner), "dup" (delivered or failed), "unproven" (try again after confirmation).
+        Only what is not saved yet travels. Replies "ok"; "unproven" (try again after the
+        confirmation), "behind" (somebody saved more in between: try again); and where the prefix
+        is of no use any more: "closed" (its group), "gone" (this boot), "lost" (the ticket has
+        another owner), "dup" (delivered, or failed), "too_large" (the member is failed for it).
         """
         m = chunk.member
         key = self._scripts.keys.group(lease.group)
@@ -75,7 +65,11 @@ class Prompts:
         part = cut(chunk, int(saved or 0))
         if not part.tokens:
             return "ok"
-        payload = cargo(part, f"prefix of member {m} of group {lease.group}")
+        try:
+            payload = cargo(part, f"prefix of member {m} of group {lease.group}")
+        except TooLarge as exc:
+            self._fail_large(boot, lease, m, exc)
+            return "too_large"
         reply = self._scripts.call(
             "save", boot, lease.group, m, int(k or 0), lease.entry, payload, *span_args(part.spans)
         )
@@ -86,19 +80,12 @@ class Prompts:
 
         "ok"; "late" (the group had ended) and "duplicate" (another was first, or it failed): the
         tokens are booked so; "closed": forgotten long ago; "gone": this boot was declared dead;
-        "unproven": keep it and try again after the confirmation.
+        "unproven": keep it and try again after the confirmation; "too_large": the member cannot
+        be sent, and is failed for it.
         """
-        rows = [
-            [
-                boot,
-                lease.group,
-                c.member,
-                cargo(c, f"member {c.member} of group {lease.group}"),
-                *span_args(c.spans),
-            ]
-            for lease, c in done
-        ]
-        return [reply.decode() for reply in self._scripts.call_many("deliver", rows)]
+        rows = [self._row(boot, lease, completion) for lease, completion in done]
+        replies = iter(self._scripts.call_many("deliver", [row for row in rows if row]))
+        return [next(replies).decode() if row else "too_large" for row in rows]
 
     def give_back(self, boot: str, leases: Sequence[Lease[Work]]) -> None:
         """Free for another engine at once, without a strike. What is not owned is left alone."""
@@ -140,6 +127,20 @@ class Prompts:
                 self._unreadable(boot, lease, exc, m)
                 out[m] = None
         return out
+
+    def _row(self, boot: str, lease: Lease[Work], done: Completion) -> list[Arg]:
+        """The arguments of a delivery; none where it is too large, which fails the member."""
+        try:
+            payload = cargo(done, f"member {done.member} of group {lease.group}")
+        except TooLarge as exc:
+            self._fail_large(boot, lease, done.member, exc)
+            return []
+        return [boot, lease.group, done.member, payload, *span_args(done.spans)]
+
+    def _fail_large(self, boot: str, lease: Lease[Work], member: int, exc: TooLarge) -> None:
+        """It is the member that is too large, so whoever takes its group next could not send it."""
+        log.warning("dead-lettered group=%s member=%d %s", lease.group, member, exc)
+        self.fail(boot, lease, f"too_large: {exc}", member)
 
     def _unreadable(
         self, boot: str, lease: Lease[None], exc: DecodeError, member: int | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,6 +13,8 @@ from torch import Tensor
 from pipeline.messages import Manifest
 from pipeline.model.fingerprint import Named, describe, fingerprint_of
 from pipeline.protocols import Transport
+
+log = logging.getLogger(__name__)
 
 
 class _Version(NamedTuple):
@@ -44,7 +47,7 @@ class Publisher:
 
     def publish(self, version: int, step: int, tensors: Named) -> None:
         """Returns after one copy. Raises what the sender met since, and then publishes nothing."""
-        self._raise()
+        self.check()
         copied = {name: self._copy(tensor) for name, tensor in tensors}
         with self._idle:
             self._waiting = _Version(version, step, copied)
@@ -56,14 +59,13 @@ class Publisher:
         """Wait until nothing is pending. Raises what the sender met since the last call."""
         with self._idle:
             self._idle.wait_for(lambda: not self._sending)
-        self._raise()
+        self.check()
 
-    @property
-    def busy(self) -> bool:
-        """Whether a version is waiting or being sent."""
-        return self._sending
+    def check(self) -> None:
+        """Raises what the sender met since the last call; to be asked by whoever waits for work.
 
-    def _raise(self) -> None:
+        Without a version nobody could do any.
+        """
         with self._idle:
             error, self._error = self._error, None
         if error is not None:
@@ -78,6 +80,7 @@ class Publisher:
             try:
                 self._send(version)
             except Exception as exc:  # raised again in the caller's thread
+                log.error("version=%d was not published: %s", version.version, exc)
                 with self._idle:
                     self._error = exc
 

@@ -1,20 +1,14 @@
 """Weights through shared memory: one file a version, for processes of one machine.
 
 Plain files, since `multiprocessing.shared_memory` unlinks a segment when its maker dies (Python
-3.11's resource tracker). What a version must contain is checked in `pipeline.weights.staging`.
+3.11's resource tracker). Whose folder they lie in is `folders`'; what a version must contain is
+checked in `staging`.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
-import secrets
-import shutil
-import tempfile
-import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from urllib.parse import quote
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -22,29 +16,23 @@ from torch import Tensor
 
 from pipeline.errors import WeightsError
 from pipeline.messages import Manifest
+from pipeline.weights.folders import Folder, default_root, sweep
 
 KEPT_VERSIONS = 2
 
 
-def default_folder() -> Path:
-    """/dev/shm where there is one, else the folder for temporary files."""
-    shared = Path("/dev/shm")
-    return shared if os.access(shared, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
-
-
 class ShmTransport:
-    """Each sender has a folder of its own, `sluice-RUN.TOKEN`, locked for as long as it lives.
+    """Each sender has a folder of its own.
 
-    The first `send` removes the folders of this run whose senders are dead, and no others. The
-    newest two versions stay for engines that join.
+    The first `send` removes those whose senders are dead, and no others. The newest two versions
+    stay for engines that join.
     """
 
     def __init__(self, *, folder: str | None = None, run: str) -> None:
         """`folder` is shared by all processes of the run on this machine; opens nothing."""
-        self._root = Path(folder) if folder else default_folder()
-        self._prefix = f"sluice-{quote(run, safe='')}"
-        self._own: Path | None = None
-        self._remove: Callable[[], object] = lambda: None
+        self._root = Path(folder) if folder else default_root()
+        self._run = run
+        self._own: Folder | None = None
         self._sent: list[int] = []
 
     def send(self, version: int, tensors: Iterable[tuple[str, Tensor]]) -> str:
@@ -79,7 +67,8 @@ class ShmTransport:
 
     def close(self) -> None:
         """Remove what this sender wrote; a process that ends in order does so by itself."""
-        self._remove()
+        if self._own is not None:
+            self._own.close()
         self._own, self._sent = None, []
 
     def _write(self, version: int, tensors: dict[str, Tensor]) -> Path:
@@ -93,42 +82,6 @@ class ShmTransport:
 
     def _path(self, version: int) -> Path:
         if self._own is None:
-            self._own = self._claim()
-            self._sweep()
-        return self._own / f"v{version}.safetensors"
-
-    def _claim(self) -> Path:
-        """Locked before it gets its name, so that a sweep never sees it free."""
-        nameless = Path(tempfile.mkdtemp(prefix=".sluice-", dir=self._root))
-        lock = _locked(nameless)
-        own = nameless.rename(self._root / f"{self._prefix}.{secrets.token_hex(6)}")
-        self._remove = weakref.finalize(self, _remove, own, lock, os.getpid())
-        return own
-
-    def _sweep(self) -> None:
-        for folder in self._root.glob(f"{self._prefix}.*"):
-            if folder.name.rpartition(".")[0] != self._prefix:
-                continue
-            try:
-                lock = _locked(folder)
-            except OSError:  # its sender lives, this one perhaps, or another sweep was faster
-                continue
-            shutil.rmtree(folder, ignore_errors=True)
-            os.close(lock)
-
-
-def _remove(folder: Path, lock: int, pid: int) -> None:
-    if os.getpid() == pid:  # and not a fork, which holds a copy of the sender
-        shutil.rmtree(folder, ignore_errors=True)
-    os.close(lock)
-
-
-def _locked(folder: Path) -> int:
-    """A descriptor that holds the folder's lock; the kernel frees it when its holder dies."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
+            self._own = Folder(self._root, self._run)
+            sweep(self._root)
+        return self._own.path / f"v{version}.safetensors"

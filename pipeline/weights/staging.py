@@ -31,9 +31,14 @@ class Staged(NamedTuple):
 class Staging:
     """Receives in a thread of its own. Nothing of a version that failed is ever visible."""
 
-    def __init__(self, expected: Expected) -> None:
-        """`expected` has name to (dtype, shape) of every tensor, in the transport's dtype."""
+    def __init__(self, expected: Expected, *, device: torch.device | None = None) -> None:
+        """`expected` has name to (dtype, shape) of every tensor, in the transport's dtype.
+
+        A tensor is verified where it was received, and staged on `device`: where the live ones
+        are, so that a flip copies nothing.
+        """
         self._expected = {name: (dtype, tuple(shape)) for name, (dtype, shape) in expected.items()}
+        self._device = device or torch.device("cpu")
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._wanted = -1
@@ -97,7 +102,7 @@ class Staging:
             if name not in entries:
                 raise WeightsError(f"{name}: unknown to this model")
             self._check(tensor, entries[name])
-            tensors[name] = tensor
+            tensors[name] = tensor.to(self._device)
         _none_missing(entries.keys() - tensors.keys(), "received")
         return Staged(manifest.version, tensors)
 

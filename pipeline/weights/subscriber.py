@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Iterable
+from contextlib import suppress
 
 from pipeline.bus.versions import Versions
 from pipeline.errors import Gone, WeightsError
@@ -17,18 +19,25 @@ from pipeline.protocols import Engine
 log = logging.getLogger(__name__)
 
 WATCH_SECONDS = 0.02
+RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.5, 30.0
+MOST_TRIES = 8
 
 
 class Subscriber:
     """Offers the newest version until it is flipped to, then confirms it; one at a time."""
 
-    def __init__(self, versions: Versions, engine: Engine) -> None:
-        self._versions, self._engine = versions, engine
+    def __init__(
+        self, versions: Versions, engine: Engine, *, retry_seconds: float = RETRY_SECONDS
+    ) -> None:
+        """What could not be staged is offered again after `retry_seconds`, then after twice so."""
+        self._versions, self._engine, self._retry_seconds = versions, engine, retry_seconds
         self._changed = threading.Condition()
         self._offered: Manifest | None = None
         self._newest: Manifest | None = None
+        self._failures, self._retry_at = 0, float("inf")
         self._confirming: int | None = None
-        self._proven: set[int] = set()
+        self._proven: dict[int, str] = {}  # with their fingerprints
+        self._doubted: dict[int, str] = {}
         self._error: Exception | None = None
         self._closed = False
         self._thread = threading.Thread(target=self._watch, name="weights", daemon=True)
@@ -38,18 +47,34 @@ class Subscriber:
         self._thread.start()
 
     def poll(self) -> Manifest | None:
-        """A version to stage, once. None while a flip waits for its confirmation.
+        """A version to stage: once, and again after a while where that failed.
 
-        Raises WeightsError once a flip proved wrong, and whatever the watching thread met.
+        None while a flip waits for its confirmation. Raises WeightsError once a flip proved wrong,
+        and whatever the watching thread met.
         """
         with self._changed:
             if self._error:
                 raise self._error
-            newest, offered = self._newest, self._offered
-            if newest is None or self._confirming is not None or newest == offered:
+            newest = self._newest
+            if newest is None or self._confirming is not None:
                 return None
-            self._offered = newest
+            if newest == self._offered and time.monotonic() < self._retry_at:
+                return None
+            if newest != self._offered:
+                self._failures = 0
+            self._offered, self._retry_at = newest, float("inf")
             return newest
+
+    def failed(self, reason: str) -> None:
+        """What was offered could not be staged: offer it again, later each time.
+
+        Raises WeightsError after the last try. A newer version starts afresh.
+        """
+        self._failures += 1
+        if self._failures >= MOST_TRIES:
+            raise WeightsError(f"{reason} ({MOST_TRIES} tries); version {self._engine.version} ran")
+        pause = self._retry_seconds * 2 ** (self._failures - 1)
+        self._retry_at = time.monotonic() + min(pause, LONGEST_RETRY_SECONDS)
 
     def confirm(self, version: int) -> None:
         """The engine flipped: take its fingerprint, and tell the bus. Returns at once."""
@@ -65,6 +90,14 @@ class Subscriber:
         """Whether the span may leave: other boots' spans were proven when they were saved."""
         return span.boot != self._engine.boot or span.version in self._proven
 
+    def doubt(self, spans: Iterable[Span]) -> None:
+        """The bus knows no proof of one of these: confirm those of this boot again."""
+        with self._changed:
+            own = {span.version for span in spans if span.boot == self._engine.boot}
+            lost = own & self._proven.keys()
+            self._doubted |= {version: self._proven.pop(version) for version in lost}
+            self._changed.notify_all()
+
     @property
     def offered(self) -> int:
         """The version last offered for staging, or -1."""
@@ -76,14 +109,21 @@ class Subscriber:
         return self._confirming is not None
 
     def wait(self, seconds: float) -> None:
-        """Sleep until something changed here, or the seconds are over."""
+        """Sleep until something changed here, or the seconds are over; now and then for less."""
         with self._changed:
             self._changed.wait(seconds)
+
+    def await_proof(self, seconds: float) -> bool:
+        """Wait for what is being confirmed; whether all of it is proven."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._error or not self._unproven, seconds)
+            return not self._unproven
 
     def restart(self) -> None:
         """Under a new boot nothing is proven: confirm what is live again."""
         with self._changed:
             self._proven.clear()
+            self._doubted.clear()
             if self._engine.version >= 0:
                 self._confirming = self._engine.version
             self._changed.notify_all()
@@ -95,14 +135,20 @@ class Subscriber:
             self._changed.notify_all()
         self._thread.join(timeout=5)
 
+    @property
+    def _unproven(self) -> bool:
+        return self._confirming is not None or bool(self._doubted)
+
     def _watch(self) -> None:
         try:
             while not self._closed:
                 self._look()
-                if self._confirming is not None:
-                    self._prove(self._confirming)
+                for version, fingerprint in [*self._doubted.items()]:
+                    self._prove(version, fingerprint)
+                if (flipped := self._confirming) is not None:
+                    self._prove(flipped)
                 with self._changed:
-                    if self._confirming is None and not self._closed:
+                    if not self._unproven and not self._closed:
                         self._changed.wait(WATCH_SECONDS)
         except Exception as exc:  # raised again in the engine's thread by poll
             with self._changed:
@@ -116,23 +162,29 @@ class Subscriber:
                 self._newest = newest
                 self._changed.notify_all()
 
-    def _prove(self, version: int) -> None:
+    def _prove(self, version: int, fingerprint: str = "") -> None:
+        """Of the live parameters, unless the fingerprint was taken when they were."""
         boot = self._engine.boot
-        fingerprint = self._engine.fingerprint()
+        fingerprint = fingerprint or self._engine.fingerprint()
         try:
             right = self._versions.confirm(boot, version, fingerprint)
         except Gone:  # the engine's thread hears it too, and starts over under a new boot
             time.sleep(WATCH_SECONDS)
             return
         if not right:
-            self._versions.quarantine(boot, f"version {version} flipped wrong")
-            raise WeightsError(
-                f"version {version} is not what was announced (live fingerprint {fingerprint}); "
-                "nothing sampled under it was delivered"
-            )
+            self._refuse(boot, version, fingerprint)
         with self._changed:
             if boot == self._engine.boot:
-                self._proven.add(version)
-                self._confirming = None
+                self._proven[version] = fingerprint
+                self._doubted.pop(version, None)
+                self._confirming = None if self._confirming == version else self._confirming
             self._changed.notify_all()
         log.info("version=%d proven", version)
+
+    def _refuse(self, boot: str, version: int, fingerprint: str) -> None:
+        with suppress(Gone):
+            self._versions.quarantine(boot, f"version {version} flipped wrong")
+        raise WeightsError(
+            f"version {version} is not what was announced (live fingerprint {fingerprint}); "
+            "nothing sampled under it was delivered"
+        )

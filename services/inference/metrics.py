@@ -5,20 +5,26 @@ from __future__ import annotations
 import random
 import statistics
 from collections import deque
+from collections.abc import Iterable
 
+from pipeline.messages import Completion
 from pipeline.metrics import Clock, Metrics
 
 KEPT_GAPS = 4096
 
 
-class InferenceMetrics:
-    """Counters of what was sampled, and what a flip costs by the tokens' own timestamps."""
+class Numbers:
+    """Counters of what was sampled, and what a flip costs by the tokens' own timestamps.
+
+    A token is counted by the process that sampled it, once: when it was delivered or saved, or
+    when it turned out to be of no use.
+    """
 
     def __init__(self, metrics: Metrics) -> None:
         self.clock = Clock(metrics)
-        self.tokens = metrics.counter("tokens", "Tokens sampled and delivered or saved.")
+        self.tokens = metrics.counter("tokens", "Tokens sampled here, and delivered or saved.")
         self.members = metrics.counter("members", "Members delivered.")
-        self.lost_tokens = metrics.counter("lost_tokens", "Tokens decoded and then dropped.")
+        self.lost_tokens = metrics.counter("lost_tokens", "Tokens sampled here, and of no use.")
         self.flips = metrics.counter("flips", "Flips to new weights.")
         self.staging_errors = metrics.counter("staging_errors", "Versions that were not staged.")
         self.sequences = metrics.gauge("sequences", "Members being decoded.")
@@ -30,6 +36,34 @@ class InferenceMetrics:
         swap.set_function(gaps.swap_pause)
         chance = metrics.gauge("random_pause_seconds", "The same, at random steps without a flip.")
         chance.set_function(gaps.random_pause)
+
+    def delivered(self, completion: Completion, boot: str, reply: str) -> None:
+        """A member was handed in, and the bus said `reply`."""
+        if reply == "ok":
+            self.members.inc()
+            self.tokens.inc(own_tokens(completion, boot))
+        else:
+            self.lost([completion], boot)
+
+    def saved(self, whole: Completion, prefix: Completion, boot: str) -> None:
+        """So much of a sequence was saved, from its start; the rest is lost."""
+        kept = own_tokens(prefix, boot)
+        self.tokens.inc(kept)
+        self.lost_tokens.inc(own_tokens(whole, boot) - kept)
+
+    def lost(self, dropped: Iterable[Completion], boot: str) -> None:
+        """Dropped with a closed group, or with a dead boot."""
+        self.lost_tokens.inc(sum(own_tokens(completion, boot) for completion in dropped))
+
+    def rest(self) -> None:
+        """Nothing is being decoded."""
+        self.sequences.set(0)
+        self.gaps.interrupt()
+
+
+def own_tokens(completion: Completion, boot: str) -> int:
+    """Those that this boot sampled; a resumed prefix has others'."""
+    return sum(span.tokens for span in completion.spans if span.boot == boot)
 
 
 class Gaps:

@@ -1,4 +1,4 @@
-"""Finished members that wait for the proof of the weights that sampled them.
+"""The groups in hand, and finished members that wait for the proof of what sampled them.
 
 Nothing unproven enters the stream: a completion leaves once every version that this boot put into
 it has been confirmed by fingerprint.
@@ -7,50 +7,75 @@ it has been confirmed by fingerprint.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import takewhile
 
 from pipeline.bus.leases import Lease
 from pipeline.messages import Completion, Span, Work
 
 
 class Outbox:
-    """Also knows which members of a leased group are still to be delivered."""
+    """`leases` by group; which of their members are to come, and which are here and cannot go."""
 
     def __init__(self, proven: Callable[[Span], bool]) -> None:
         """`proven` says whether a span may leave."""
         self._proven = proven
+        self.leases: dict[str, Lease[Work]] = {}
         self._waiting: dict[tuple[str, int], tuple[Lease[Work], Completion]] = {}
         self._missing: dict[str, set[int]] = {}
+        self._denied: set[tuple[str, int]] = set()
 
     def expect(self, lease: Lease[Work]) -> None:
-        """A group was taken: these members are to come."""
+        """A group was taken: its members are to come."""
+        self.leases[lease.group] = lease
         self._missing[lease.group] = set(lease.work.todo)
 
-    def put(self, lease: Lease[Work], completion: Completion) -> None:
+    def put(self, completion: Completion) -> None:
         """A member finished."""
+        lease = self.leases[completion.group]
         self._waiting[completion.group, completion.member] = (lease, completion)
 
     def proven(self) -> list[tuple[Lease[Work], Completion]]:
         """What may leave now; it stays here until it is settled."""
-        return [(lease, done) for lease, done in self._waiting.values() if self.may_leave(done)]
+        return [
+            (lease, done)
+            for lease, done in self._waiting.values()
+            if self.num_proven(done) == done.tokens
+        ]
 
-    def may_leave(self, completion: Completion) -> bool:
-        """Whether every version that was run here is proven."""
-        return all(self._proven(span) for span in completion.spans)
+    def num_proven(self, completion: Completion) -> int:
+        """Its tokens up to the first that were sampled by something unproven."""
+        return sum(span.tokens for span in takewhile(self._proven, completion.spans))
+
+    def waiting(self) -> list[Completion]:
+        """Finished, and still here."""
+        return [completion for _, completion in self._waiting.values()]
+
+    def is_first_denial(self, completion: Completion) -> bool:
+        """The bus knows no proof of it. Once all here are given again, that must be another's."""
+        member = (completion.group, completion.member)
+        is_first = member not in self._denied
+        self._denied.add(member)
+        return is_first
 
     def settle(self, completion: Completion) -> None:
-        """The bus has it."""
-        del self._waiting[completion.group, completion.member]
+        """The bus has it, or wants it no more."""
+        member = (completion.group, completion.member)
+        del self._waiting[member]
+        self._denied.discard(member)
         self._missing.get(completion.group, set()).discard(completion.member)
 
-    def complete(self, group: str) -> bool:
+    def is_complete(self, group: str) -> bool:
         """Whether no member of the group is to come."""
         return not self._missing.get(group)
 
     def forget(self, group: str) -> None:
         """No member of the group is expected any more; what is finished still leaves."""
+        self.leases.pop(group, None)
         self._missing.pop(group, None)
 
-    def clear(self) -> None:
-        """Drop everything."""
-        self._waiting.clear()
-        self._missing.clear()
+    def clear(self) -> list[Completion]:
+        """Drop everything; what was waiting."""
+        dropped = self.waiting()
+        for held in (self.leases, self._waiting, self._missing, self._denied):
+            held.clear()
+        return dropped

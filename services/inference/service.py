@@ -10,18 +10,22 @@ from pipeline.bus.bus import Bus
 from pipeline.bus.leases import Lease
 from pipeline.errors import Gone, SluiceError
 from pipeline.life import Life
-from pipeline.messages import Completion, Work
+from pipeline.messages import Completion, Span, Work
 from pipeline.metrics import Metrics
 from pipeline.protocols import ENGINES, TRANSPORTS, Engine, Flip, Transport
 from pipeline.run import Run
 from pipeline.weights.subscriber import Subscriber
-from services.inference.metrics import InferenceMetrics
+from services.inference.metrics import Numbers
 from services.inference.outbox import Outbox
+from services.inference.prefixes import hand_over
 
 log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 0.02
 HAND_BACK_SECONDS = 2.0
+
+WAITS = {"flip": "fresher weights", "quarantined": "the end of its quarantine"}
+"""What an idle engine waits for, by the last reply to a take, if not for prompts."""
 
 
 class Inference:
@@ -33,21 +37,14 @@ class Inference:
     """
 
     def __init__(
-        self,
-        bus: Bus,
-        engine: Engine,
-        transport: Transport,
-        *,
-        life: Life,
-        metrics: InferenceMetrics,
+        self, bus: Bus, engine: Engine, transport: Transport, *, life: Life, numbers: Numbers
     ) -> None:
         self.bus, self.engine, self.transport = bus, engine, transport
-        self.life, self.metrics, self.clock = life, metrics, metrics.clock
+        self.life, self.numbers, self.clock = life, numbers, numbers.clock
         self.weights = Subscriber(bus.versions, engine)
-        self.leases: dict[str, Lease[Work]] = {}
         self.outbox = Outbox(self.weights.proven)
         self.flip: Flip | None = None
-        self.take_at = 0.0
+        self.take_at, self.gate = 0.0, "ok"
 
     def run(self) -> None:
         """Until the run is over, or a signal asks for a stop."""
@@ -65,28 +62,28 @@ class Inference:
         """Take as many prompts as the engine has room for; sleep a little if there is no work."""
         self.clock.turn()
         with self.clock("other"):
-            for group in self.life.progress(self.waiting_for, held=tuple(self.leases)):
-                self.forget(group)
+            for group in self.life.progress(self.waiting_for, held=tuple(self.outbox.leases)):
+                self.abandon(group)
             taken = self.take()
             for lease in taken:
                 self.accept(lease)
         if not (taken or self.engine.busy):
-            self.metrics.gaps.interrupt()
+            self.numbers.rest()
             with self.clock("idle"):
                 self.weights.wait(IDLE_SECONDS)
 
     def flip_if_staged(self) -> None:
         """Stage what was announced, in the background; adopt what is whole, between two passes."""
         with self.clock("other"):
-            if manifest := self.weights.poll():
-                self.engine.stage(manifest, self.transport)
             if error := self.engine.staging_error():
                 self.reject(error)
+            if manifest := self.weights.poll():
+                self.engine.stage(manifest, self.transport)
             self.flip = None if self.weights.pending else self.engine.flip()
             if self.flip:
                 self.weights.confirm(self.flip.version)
                 self.life.version = self.flip.version
-                self.metrics.flips.inc()
+                self.numbers.flips.inc()
 
     def step(self) -> list[Completion]:
         """One forward pass, if anything is in flight; the members that finished in it."""
@@ -95,26 +92,20 @@ class Inference:
         with self.clock("busy"):
             finished = self.engine.step()
         times = self.engine.last_step
-        self.metrics.gaps.observe(
-            ended=times.ended, prefill=times.prefill, flipped=self.flip is not None
-        )
-        self.metrics.sequences.set(times.rows)
+        flipped = self.flip is not None
+        self.numbers.gaps.observe(ended=times.ended, prefill=times.prefill, flipped=flipped)
+        self.numbers.sequences.set(times.rows)
         return finished
 
     def deliver(self, finished: list[Completion]) -> None:
         """Send what is finished and proven; the rest waits in the outbox for its proof."""
         with self.clock("other"):
             for completion in finished:
-                self.outbox.put(self.leases[completion.group], completion)
+                self.outbox.put(completion)
             ready = self.outbox.proven()
-            if not ready:
-                return
-            replies = self.bus.prompts.deliver(self.life.boot, ready)
+            replies = self.bus.prompts.deliver(self.life.boot, ready) if ready else []
             for (lease, completion), reply in zip(ready, replies, strict=True):
-                if reply == "gone":
-                    raise Gone(f"{self.life.boot} was declared dead")
-                if reply != "unproven":
-                    self.settle(lease, completion)
+                self.settle(lease, completion, reply)
 
     # What the loop is made of.
 
@@ -123,17 +114,21 @@ class Inference:
         """What this process waits for, as its beat says it."""
         if self.engine.busy:
             return None
-        return "weights" if self.engine.version < 0 or self.weights.pending else "prompts"
+        is_proven = self.weights.serves(self.engine.version)
+        return WAITS.get(self.gate, "prompts") if is_proven else "weights"
 
     def take(self) -> list[Lease[Work]]:
         """New leases, at most as many as there is room for."""
         room = self.engine.room() if self.weights.serves(self.engine.version) else 0
         if room <= 0 or time.monotonic() < self.take_at:
             return []
-        held = [lease.entry for lease in self.leases.values()]
+        held = [lease.entry for lease in self.outbox.leases.values()]
         taken = self.bus.prompts.take(
             self.life.boot, version=self.engine.version, held=held, count=room
         )
+        self.gate = taken.status
+        if taken.status == "unproven":
+            self.weights.doubt([Span(self.engine.version, 0, self.life.boot)])
         if not taken.leases:
             self.take_at = time.monotonic() + IDLE_SECONDS
         return taken.leases
@@ -146,57 +141,68 @@ class Inference:
             log.warning("group=%s refused: %s", lease.group, exc)
             self.bus.prompts.fail(self.life.boot, lease, str(exc))
         else:
-            self.leases[lease.group] = lease
             self.outbox.expect(lease)
 
-    def settle(self, lease: Lease[Work], completion: Completion) -> None:
-        """A member is delivered; its group is let go with the last one."""
+    def settle(self, lease: Lease[Work], completion: Completion, reply: str) -> None:
+        """A member is delivered, or never will be; its group is let go with the last one."""
+        if reply == "gone":
+            raise Gone(f"{self.life.boot} was declared dead")
+        if reply == "unproven" and self.outbox.is_first_denial(completion):
+            self.weights.doubt(completion.spans)
+            return
+        if reply == "unproven":
+            reason = f"unproven: {completion.spans} name weights that nobody has proven"
+            self.bus.prompts.fail(self.life.boot, lease, reason, completion.member)
+        self.numbers.delivered(completion, self.life.boot, reply)
         self.outbox.settle(completion)
-        self.metrics.members.inc()
-        own = (span.tokens for span in completion.spans if span.boot == self.life.boot)
-        self.metrics.tokens.inc(sum(own))
-        if self.outbox.complete(lease.group):
+        if self.outbox.is_complete(lease.group):
             self.forget(lease.group)
 
+    def abandon(self, group: str) -> None:
+        """The group was closed elsewhere: what is in flight of it is dropped."""
+        dropped = [p for p in self.engine.prefixes() if p.group == group]
+        self.numbers.lost(dropped, self.life.boot)
+        self.forget(group)
+
     def forget(self, group: str) -> None:
-        """The group is done, or was closed elsewhere."""
-        self.leases.pop(group, None)
+        """No member of the group is to come."""
         self.engine.drop(group)
         self.outbox.forget(group)
 
     def reject(self, error: str) -> None:
         """A version that could not be staged: the old one serves on, and everybody hears why."""
         log.error("staging failed, version=%d serves on: %s", self.engine.version, error)
-        self.metrics.staging_errors.inc()
+        self.numbers.staging_errors.inc()
         self.bus.versions.reject(self.life.boot, self.weights.offered, error)
+        self.weights.failed(error)
 
     def start_over(self) -> None:
-        """This boot was declared dead, and its work is others' now: drop it all."""
-        dropped = sum(completion.tokens for completion in self.engine.park())
-        self.metrics.lost_tokens.inc(dropped)
-        self.leases.clear()
-        self.outbox.clear()
+        """This boot was declared dead, and its work is others' now."""
+        log.warning("boot=%s starts over", self.life.boot)
+        self.drop_all()
         self.engine.boot = self.life.reborn()
         self.weights.restart()
-        log.warning("boot=%s starts over, dropped_tokens=%d", self.life.boot, dropped)
+
+    def drop_all(self) -> None:
+        """Nothing that is in flight, or waits for its proof, is of use any more."""
+        self.numbers.lost([*self.engine.park(), *self.outbox.clear()], self.life.boot)
 
     def hand_back(self) -> None:
         """Before leaving: deliver what is proven, save prefixes, and free the leases for others."""
-        if not self.life.pulse.stop:
-            with self.life.long("hand back", HAND_BACK_SECONDS + 10):
-                self.save_all()
+        try:
+            if not self.life.pulse.stop:
+                with self.life.long("hand back", HAND_BACK_SECONDS + 10):
+                    self.weights.await_proof(HAND_BACK_SECONDS)
+                    self.deliver([])
+                    running, boot = self.engine.park(), self.life.boot
+                    hand_over(
+                        self.bus.prompts, boot, running, outbox=self.outbox, numbers=self.numbers
+                    )
+        except Gone:
+            log.warning("boot=%s had nothing left to hand back", self.life.boot)
+        self.drop_all()
         self.weights.close()
         self.engine.close()
-
-    def save_all(self) -> None:
-        """Each sequence in flight as a prefix that another engine resumes."""
-        if self.weights.pending:
-            self.weights.wait(HAND_BACK_SECONDS)
-        self.deliver([])
-        for prefix in self.engine.park():
-            if self.outbox.may_leave(prefix):
-                self.bus.prompts.save(self.life.boot, self.leases[prefix.group], prefix)
-        self.bus.prompts.give_back(self.life.boot, list(self.leases.values()))
 
 
 def build(run: Run, bus: Bus, *, life: Life, metrics: Metrics) -> Inference:
@@ -211,4 +217,4 @@ def build(run: Run, bus: Bus, *, life: Life, metrics: Metrics) -> Inference:
             swap=run.inference.swap,
         )
     transport: Transport = plugins.make(TRANSPORTS, run.weights, at="weights", run=run.name)
-    return Inference(bus, engine, transport, life=life, metrics=InferenceMetrics(metrics))
+    return Inference(bus, engine, transport, life=life, numbers=Numbers(metrics))

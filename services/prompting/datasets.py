@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import weakref
 from array import array
@@ -38,6 +39,7 @@ class Jsonl:
         self._starts = array("q")
         self._ends = array("q")
         self._numbers = array("q")  # of the lines, from 1, as an editor shows them
+        self._digest = hashlib.blake2b(digest_size=16)
         self._index()
 
     def __len__(self) -> int:
@@ -54,10 +56,15 @@ class Jsonl:
             raise SluiceError(f"{where}: the file was changed while the run went on") from exc
         return Example(prompt=line.prompt, reference=line.reference, task=line.task)
 
+    def digest(self) -> str:
+        """BLAKE2b of the file's bytes as they were when it was opened."""
+        return self._digest.hexdigest()
+
     def _index(self) -> None:
         start = 0
         with open(self._file, "rb", closefd=False) as lines:
             for number, raw in enumerate(lines, start=1):
+                self._digest.update(raw)
                 if raw.strip():
                     _check(raw, f"{self._path}, line {number}")
                     self._starts.append(start)

@@ -20,6 +20,7 @@ from pipeline.model.tokens import Tokenizer
 from pipeline.plugins import make
 from pipeline.protocols import DATASETS, Dataset
 from pipeline.run import Run
+from services.process import open_run
 from services.prompting.metrics import Numbers
 from services.prompting.order import index
 
@@ -137,8 +138,13 @@ class Prompting:
 
 
 def build(run: Run, bus: Bus, life: Life, metrics: Metrics) -> Prompting:
-    """Where the parts of prompting meet; raises ConfigError for a data set that cannot be had."""
+    """Where the parts of prompting meet; raises ConfigError for a data set that cannot be had.
+
+    The data's digest joins the run's identity: prompting processes whose data differ would admit
+    different prompts under one cursor.
+    """
     with life.long("data set to open", OPEN_SECONDS):
         dataset: Dataset = make(DATASETS, run.data, at="data")
+        open_run(bus, run, data=dataset.digest())
         encode = Tokenizer(run.model.path).encode
     return Prompting(bus, life, dataset, run=run, encode=encode, numbers=Numbers(metrics))

@@ -17,9 +17,9 @@ from pipeline.messages import Score
 from pipeline.plugins import build, check, find, name_of, options_of
 from pipeline.protocols import SCORERS, Answer, Verdict
 from pipeline.run import Scoring, Spec
+from pipeline.verdicts import Fault, checked, raised
 from services.scoring.frames import AT
 from services.scoring.pool import Pool
-from services.scoring.verdicts import Fault, checked, raised
 
 SIDE_BY_SIDE = 64
 

@@ -10,9 +10,9 @@ from typing import NamedTuple
 from pipeline.errors import SluiceError
 from pipeline.protocols import Answer, Verdict
 from pipeline.run import Spec
+from pipeline.verdicts import Fault
 from services.scoring.frames import Job, Setup
 from services.scoring.process import Process
-from services.scoring.verdicts import Fault
 
 QUEUE_PER_WORKER = 4
 
@@ -87,6 +87,10 @@ class Pool:
                     process = await self._replace(process)
             except SluiceError as exc:
                 _fail(task, exc)
+            except Exception as exc:  # one answer, which ends the scoring process by its name
+                error = SluiceError(f"a scoring worker could not be served: {exc!r}")
+                error.__cause__ = exc
+                _fail(task, error)
 
     async def _grade(self, process: Process, task: _Task) -> bool:
         """Whether the worker is still good afterwards."""

@@ -11,10 +11,22 @@ import subprocess
 import sys
 from contextlib import suppress
 
+import msgspec
+
 from pipeline.errors import ConfigError, SluiceError
 from pipeline.serve import REDIS_VARIABLE
-from services.scoring.frames import HEADER_BYTES, Job, Ready, Reply, Setup, length, pack, unpack
-from services.scoring.verdicts import Fault
+from pipeline.verdicts import Fault
+from services.scoring.frames import (
+    HEADER_BYTES,
+    F,
+    Job,
+    Ready,
+    Reply,
+    Setup,
+    length,
+    pack,
+    unpack,
+)
 
 log = logging.getLogger(__name__)
 
@@ -36,13 +48,9 @@ class Process:
     @classmethod
     async def start(cls, setup: Setup) -> Process:
         """Raises ConfigError where a scorer cannot be built, SluiceError without a process."""
-        ours, theirs = socket.socketpair()
-        reader, writer = await asyncio.open_connection(sock=ours)
         try:
-            with theirs:
-                process = cls(_spawn(theirs.fileno()), reader, writer)
+            process = await cls._connected()
         except OSError as exc:
-            writer.close()
             raise SluiceError(f"a scoring worker cannot be started: {exc}") from exc
         try:
             await process._set_up(setup)
@@ -51,6 +59,18 @@ class Process:
             process.close()
             raise
         return process
+
+    @classmethod
+    async def _connected(cls) -> Process:
+        """Raises OSError where descriptors, memory or processes have run out."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            reader, writer = await asyncio.open_connection(sock=ours)
+            try:
+                return cls(_spawn(theirs.fileno()), reader, writer)
+            except OSError:
+                writer.close()
+                raise
 
     @property
     def pid(self) -> int:
@@ -64,7 +84,7 @@ class Process:
 
     async def grade(self, job: Job, seconds: float) -> Reply:
         """Its verdict; a Fault (timeout, crashed) leaves a process that must be killed."""
-        return unpack(await self._ask(pack(job), seconds), Reply)
+        return _read(await self._ask(pack(job), seconds), Reply)
 
     def kill(self) -> None:
         """End it and what it started, and wait for it: no zombie stays. Safe in any thread."""
@@ -85,7 +105,7 @@ class Process:
 
     async def _set_up(self, setup: Setup) -> None:
         try:
-            ready = unpack(await self._ask(pack(setup), START_SECONDS), Ready)
+            ready = _read(await self._ask(pack(setup), START_SECONDS), Ready)
         except Fault as fault:
             raise SluiceError(f"a scoring worker cannot be started: {fault}") from fault
         if ready.where:
@@ -102,6 +122,14 @@ class Process:
             raise Fault("timeout") from exc
         except (asyncio.IncompleteReadError, ConnectionError) as exc:
             raise Fault("crashed") from exc
+
+
+def _read(payload: bytes, kind: type[F]) -> F:
+    """A scorer that writes to its worker's socket garbles the replies after it as well."""
+    try:
+        return unpack(payload, kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
+        raise Fault("crashed", "its reply cannot be read") from exc
 
 
 def _spawn(link: int) -> subprocess.Popen[bytes]:

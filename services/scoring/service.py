@@ -12,8 +12,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
-import msgspec
-
 from pipeline.bus.bus import Bus
 from pipeline.bus.leases import Answerable, Lease
 from pipeline.errors import Gone
@@ -21,12 +19,11 @@ from pipeline.life import Life
 from pipeline.messages import Score
 from pipeline.metrics import Metrics
 from pipeline.model.tokens import Tokenizer
-from pipeline.protocols import Answer
 from pipeline.run import Run
+from pipeline.verdicts import answer_of, raised
 from services.scoring.judge import Judge, make_judge
 from services.scoring.metrics import Numbers
 from services.scoring.process import START_SECONDS
-from services.scoring.verdicts import raised
 
 log = logging.getLogger(__name__)
 
@@ -133,7 +130,7 @@ class Scoring:
         """Never raises for what a scorer did: a fault is a score with an error."""
         started = time.perf_counter()
         try:
-            answer = self._answer(lease.work)
+            answer = answer_of(lease.work.prompt, lease.work.completion, self._decode)
         except Exception as exc:  # one member whose text or reference cannot be read; counted below
             score = self._judge.fault(raised(exc))
         else:
@@ -142,17 +139,6 @@ class Scoring:
         if score.error:
             self._count_fault(lease, score.error)
         return score
-
-    def _answer(self, work: Answerable) -> Answer:
-        prompt, completion = work.prompt, work.completion
-        return Answer(
-            text=self._decode(completion.ids),
-            prompt=self._decode(prompt.ids),
-            reference=msgspec.json.decode(prompt.reference),
-            finish=completion.finish or "",
-            task=prompt.task,
-            ids=tuple(memoryview(completion.ids).cast("i")),
-        )
 
     def _count_fault(self, lease: Lease[Answerable], error: str) -> None:
         member = lease.work.completion.member

@@ -53,10 +53,10 @@ def _part(group: Group, row: Row, number: int, denominator: int) -> Pack:
     completion = _tensor(row.completion.ids, torch.int32).long()
     ids = torch.cat([prompt, completion])
     inside, lag = torch.zeros_like(ids, dtype=torch.bool), torch.zeros_like(ids)
-    for run in row.runs:
-        tokens = slice(prompt.numel() + run.start, prompt.numel() + run.stop)
-        inside[tokens] = run.reason is None
-        lag[tokens] = run.lag or 0
+    for one in row.stretches:
+        tokens = slice(prompt.numel() + one.start, prompt.numel() + one.stop)
+        inside[tokens] = one.reason is None
+        lag[tokens] = one.lag or 0
     behaviour = _tensor(row.completion.logprobs, torch.float32)
     return Pack(
         ids=ids,
@@ -86,9 +86,7 @@ def _statistics(kept: Sequence[Considered], rows: Sequence[Row]) -> dict[str, fl
         "groups": len(kept),
         "members": len(rows),
         "members_spanning": sum(len({s.version for s in r.completion.spans}) > 1 for r in rows),
-        "tokens": sum(row.tokens for row in rows),
         "reward_mean": _mean([reward for c in kept for reward in c.rewards]),
-        "outcome_mean": _mean([outcome for c in kept for outcome in c.outcomes]),
         "completion_tokens_mean": _mean(lengths),
         "truncated_share": _mean(cut),
     }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -15,13 +15,13 @@ import torch
 from pipeline.ledger import Fates, Sum, total
 from pipeline.messages import Completion, Group, Member
 from pipeline.protocols import Advantage
-from pipeline.versions import MASKED, Freshness, Run, flaw, judge, mask_out
+from pipeline.versions import MASKED, Freshness, Stretch, flaw, judge, mask_out
 from services.training.advantages import flat
 
 TRAINED = "trained"
 ZERO_SIGNAL = "zero_signal"
 SCORER_ERROR = "scorer_error"
-CUT = "cut"
+SKIPPED = "skipped"
 
 Verdict = Literal["keep", "zero_signal", "unusable"]
 
@@ -34,23 +34,23 @@ class Rules(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A member as judged: its advantage, and runs that cover its completion."""
+    """A member as judged: its advantage, and stretches that cover its completion."""
 
     member: int
     completion: Completion
     advantage: float
-    runs: tuple[Run, ...]
+    stretches: tuple[Stretch, ...]
 
     @property
     def tokens(self) -> int:
         """Tokens inside the loss."""
-        return sum(run.tokens for run in self.runs if run.reason is None)
+        return sum(one.tokens for one in self.stretches if one.reason is None)
 
 
 class Considered(NamedTuple):
     """A group as judged at `rules`. Its fates are final unless it is kept and judged again.
 
-    `rewards` and `outcomes` are those of the members that have one, by member.
+    `rewards` are those of the members that have one, by member.
     """
 
     group: Group
@@ -59,33 +59,41 @@ class Considered(NamedTuple):
     rows: tuple[Row, ...]
     fates: Fates
     rewards: tuple[float, ...]
-    outcomes: tuple[float, ...]
 
 
 def consider(group: Group, rules: Rules) -> Considered:
     """Judge one group. Refused members shape the baseline, those without a reward do not.
 
     `unusable`: no token is inside the loss. `zero_signal`: its outcomes, before shaping, are all
-    alike, or there is but one.
+    alike, or there is but one. Members that failed are none of its members: the bus booked them.
     """
-    numbers = [m for m in sorted(group.members) if _reward(group, m) is not None]
-    rewards = [_reward(group, m) or 0.0 for m in numbers]
-    outcomes = [_outcome(group.members[m], r) for m, r in zip(numbers, rewards, strict=True)]
-    advantages = dict(zip(numbers, _advantages(rewards, rules.advantage), strict=True))
+    rewards = {
+        m: reward
+        for m, member in sorted(group.members.items())
+        if (reward := _reward(member)) is not None
+    }
+    advantages = _advantages(rewards, rules.advantage)
     rows = tuple(
-        Row(m, member.completion, advantages.get(m, 0.0), _runs(group, m, rules.freshness))
+        Row(m, member.completion, advantages.get(m, 0.0), _stretches(group, m, rules.freshness))
         for m, member in sorted(group.members.items())
     )
-    verdict = _verdict(rows, outcomes)
+    verdict = _verdict(rows, [_outcome(group.members[m], r) for m, r in rewards.items()])
     main = ZERO_SIGNAL if verdict == "zero_signal" else TRAINED
-    fates = total(_fates(row.runs, main) for row in rows)
-    return Considered(group, rules, verdict, rows, fates, tuple(rewards), tuple(outcomes))
+    fates = total(_fates(row.stretches, main) for row in rows)
+    return Considered(group, rules, verdict, rows, fates, tuple(rewards.values()))
 
 
-def _reward(group: Group, member: int) -> float | None:
-    score = group.members[member].score
-    usable = score is not None and score.error is None and member not in group.failed
-    reward = score.reward if usable and score is not None else None
+def skipped(fates: Mapping[str, Fates]) -> dict[str, Fates]:
+    """The fates of groups whose step was not taken: what would have been trained was skipped."""
+    return {
+        group: {SKIPPED if fate == TRAINED else fate: sums for fate, sums in of_group.items()}
+        for group, of_group in fates.items()
+    }
+
+
+def _reward(member: Member) -> float | None:
+    """What a scorer sent is checked there; here it is the wire's, and may be no number."""
+    reward = member.score.reward if member.score is not None else None
     return reward if reward is not None and math.isfinite(reward) else None
 
 
@@ -94,24 +102,23 @@ def _outcome(member: Member, reward: float) -> float:
     return outcome if outcome is not None and math.isfinite(outcome) else reward
 
 
-def _advantages(rewards: list[float], advantage: Advantage) -> list[float]:
+def _advantages(rewards: Mapping[int, float], advantage: Advantage) -> dict[int, float]:
     if not rewards:
-        return []
-    return [float(a) for a in advantage(torch.tensor(rewards, dtype=torch.float64))]
+        return {}
+    values = advantage(torch.tensor([*rewards.values()], dtype=torch.float64))
+    return dict(zip(rewards, map(float, values), strict=True))
 
 
-def _runs(group: Group, member: int, freshness: Freshness) -> tuple[Run, ...]:
+def _stretches(group: Group, member: int, freshness: Freshness) -> tuple[Stretch, ...]:
     completion = group.members[member].completion
     if reason := _refusal(group, member):
-        return (Run(0, completion.tokens, None, reason),)
+        return (Stretch(0, completion.tokens, None, reason),)
     return mask_out(judge(completion.spans, freshness), completion.mask)
 
 
 def _refusal(group: Group, member: int) -> str | None:
     """Why no token of the member can be used, however fresh."""
-    if group.members[member].score is None and member not in group.failed:
-        return CUT
-    if _reward(group, member) is None:
+    if _reward(group.members[member]) is None:
         return SCORER_ERROR
     return flaw(group.members[member].completion) or (None if group.prompt.ids else "empty_prompt")
 
@@ -123,10 +130,10 @@ def _verdict(rows: Sequence[Row], outcomes: list[float]) -> Verdict:
     return "zero_signal" if alike else "keep"
 
 
-def _fates(runs: Sequence[Run], main: str) -> Fates:
+def _fates(stretches: Sequence[Stretch], main: str) -> Fates:
     """Tokens by fate; the member is counted once: at `main`, else at what refused it."""
     tokens: Counter[str] = Counter()
-    for run in runs:
-        tokens[run.reason or main] += run.tokens
+    for one in stretches:
+        tokens[one.reason or main] += one.tokens
     owner = min(tokens, key=lambda fate: (fate != main, fate == MASKED, fate))
     return {fate: Sum(int(fate == owner), count) for fate, count in tokens.items()}

@@ -11,10 +11,9 @@ from statistics import fmean
 from typing import Any
 
 from pipeline.ledger import total
-from services.training.batch import Batch
 from services.training.considered import TRAINED, ZERO_SIGNAL
+from services.training.optimize import Step
 from services.training.pool import Tally
-from services.training.statistics import Statistics
 
 Save = Callable[[str], None]
 
@@ -61,11 +60,11 @@ class Journal:
             self._kept.close()
 
 
-def step_line(batch: Batch, tally: Tally, statistics: Statistics) -> dict[str, Any]:
+def step_line(step: Step, tally: Tally) -> dict[str, Any]:
     """What a step was made of: its batch, what was refused before and in it, its statistics."""
+    batch = step.batch
     fates = total([tally.fates, *batch.fates.values()])
     refused = {f: s for f, s in fates.items() if f not in (TRAINED, ZERO_SIGNAL)}
-    figures = statistics.summary()
     return {
         "reward": fmean(tally.rewards) if tally.rewards else batch.statistics["reward_mean"],
         "groups": batch.statistics["groups"],
@@ -76,12 +75,11 @@ def step_line(batch: Batch, tally: Tally, statistics: Statistics) -> dict[str, A
         "refused_tokens": {fate: sums.tokens for fate, sums in refused.items() if sums.tokens},
         "completion_tokens": batch.statistics["completion_tokens_mean"],
         "truncated": batch.statistics["truncated_share"],
-        "entropy": figures.pop("entropy_mean"),
-        "gap_max": figures.pop("logprob_gap_max"),
-        "clipped": figures.pop("clipped_share"),
-        "clamped": figures.pop("clamped_share"),
-        **figures,
+        **step.statistics.summary(),
         "tokens": batch.tokens,
+        "learning_rate": step.learning_rate,
+        "grad_norm": step.result.grad_norm,
+        "finite": step.result.finite,
     }
 
 

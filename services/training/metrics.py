@@ -8,7 +8,7 @@ from typing import Any
 from pipeline.metrics import Clock, Metrics
 
 
-class TrainingMetrics:
+class Numbers:
     """What was trained, what was refused and why, and where the seconds went."""
 
     def __init__(self, metrics: Metrics) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from pipeline.bus.groups import Groups
+from pipeline.errors import SluiceError
 from pipeline.ledger import Fates, total
 from pipeline.protocols import Advantage
 from pipeline.run import Lag
@@ -20,14 +21,13 @@ from services.training.considered import Considered, Rules, consider
 class Tally(NamedTuple):
     """What was judged for the first time since the last tally."""
 
-    groups: int
     zero_signal_groups: int
     rewards: tuple[float, ...]
     fates: Fates
 
 
 class Pool:
-    """`rules` move on with every step; `exhausted` says that nothing more can come."""
+    """`rules` move on with every step; `exhausted`: nothing can come beside what is ready."""
 
     def __init__(self, groups: Groups, epoch: int, *, lag: Lag, advantage: Advantage) -> None:
         freshness = Freshness(step=0, steps={0: 0}, lag_max=lag.max, unit=lag.unit)
@@ -38,9 +38,17 @@ class Pool:
         self._first: list[Considered] = []
         self._refused: list[Fates] = []
 
-    def look(self) -> None:
-        """Fetch what has become ready, and refuse what cannot be used."""
+    def look(self, batch: int) -> None:
+        """Fetch what has become ready, and refuse what cannot be used.
+
+        `batch` is the trainer's own count of commits; raises SluiceError where the run's differs.
+        """
         ready = self._groups.collect(self._epoch)
+        if ready.batch != batch:
+            raise SluiceError(
+                f"the run has {ready.batch} batches committed and its trainer {batch}: the server"
+                " was put back to an older state, and a run cannot be resumed yet"
+            )
         self._order = [ticket.group for ticket in ready.groups]
         new = [group for group in self._order if group not in self._usable]
         fresh = [consider(group, self.rules) for group in self._groups.fetch(new)] if new else []
@@ -51,6 +59,11 @@ class Pool:
         for considered in (*fresh, *moved):
             self._keep_or_refuse(considered)
         self.exhausted = ready.eof and ready.alive == len(self._order)
+
+    @property
+    def drained(self) -> bool:
+        """Whether all that could come was used."""
+        return self.exhausted and not self._usable
 
     def oldest(self, count: int) -> list[Considered]:
         """Up to so many usable groups, those that were started first in front."""
@@ -73,7 +86,6 @@ class Pool:
         first, refused = self._first, self._refused
         self._first, self._refused = [], []
         return Tally(
-            groups=len(first),
             zero_signal_groups=sum(c.verdict == "zero_signal" for c in first),
             rewards=tuple(reward for c in first for reward in c.rewards),
             fates=total(refused),

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
 from pipeline import plugins
 from pipeline.bus.bus import Bus
-from pipeline.errors import Gone
-from pipeline.ledger import Fates
+from pipeline.bus.errors import Unreachable
+from pipeline.errors import Fenced, Gone, SluiceError
 from pipeline.life import Life
 from pipeline.metrics import Metrics
-from pipeline.model.load import load_model
+from pipeline.model.load import DTYPES, load_model
 from pipeline.model.tokens import Tokenizer
 from pipeline.protocols import (
     ADVANTAGES,
@@ -24,26 +23,24 @@ from pipeline.protocols import (
     Advantage,
     Backend,
     Loss,
-    StepResult,
     Transport,
 )
 from pipeline.run import Run
 from pipeline.weights.publisher import Publisher
 from services.training.batch import Batch
 from services.training.batch import build as build_batch
-from services.training.considered import TRAINED
-from services.training.epochs import claim
+from services.training.ending import Ending, crashed, left
+from services.training.epochs import check, claim
 from services.training.journal import Journal, step_line
-from services.training.metrics import TrainingMetrics
-from services.training.objective import Objective
+from services.training.metrics import Numbers
+from services.training.optimize import Optimizer, Step, learning_rate
 from services.training.pool import Pool
-from services.training.statistics import Statistics
 
 log = logging.getLogger(__name__)
 
-IDLE_SECONDS = 0.01
+IDLE_SECONDS = 0.02
 EXPIRE_SECONDS = 1.0
-LONGEST_STEP_SECONDS = 3600.0
+LONGEST_ACT_SECONDS = 3600.0
 
 
 class Training:
@@ -61,93 +58,100 @@ class Training:
         backend: Backend,
         *,
         pool: Pool,
-        objective: Objective,
+        optimizer: Optimizer,
         publisher: Publisher,
         journal: Journal,
         life: Life,
-        metrics: TrainingMetrics,
+        numbers: Numbers,
     ) -> None:
         self.settings, self.bus, self.backend = run, bus, backend
-        self.objective, self.publisher, self.journal = objective, publisher, journal
-        self.life, self.metrics, self.clock = life, metrics, metrics.clock
+        self.optimizer, self.publisher, self.journal = optimizer, publisher, journal
+        self.life, self.numbers, self.clock = life, numbers, numbers.clock
         self.pool, self.epoch = pool, publisher.epoch
-        self.version = self.optimizer_step = 0
+        self.committed = self.version = self.optimizer_step = 0
         self.expire_at = 0.0
 
     def run(self) -> None:
+        """The run ends with its trainer, whatever ends that: it cannot be resumed yet."""
+        try:
+            self.train()
+        except (Fenced, Unreachable):
+            raise
+        except Exception as exc:
+            with suppress(SluiceError):  # what is raised anyway says more
+                self.finish(crashed(self.optimizer_step, exc))
+            raise
+
+    def train(self) -> None:
         """The one finite clock of a run; it ends early where the data does, or a signal comes."""
         self.announce()
-        for number in range(1, self.settings.steps + 1):
+        while self.committed < self.settings.steps:
             batch = self.collect()
             if batch is None:
                 break
-            result, statistics = self.step(batch, self.rate(number))
-            self.commit(number, batch, result)
-            if result.finite:
+            step = self.step(batch)
+            self.commit(step)
+            if step.result.finite:
                 self.announce()
-            self.write_down(number, batch, result, statistics)
+            self.write_down(step)
         self.leave()
 
     def collect(self) -> Batch | None:
         """Whole groups, oldest first, judged now; None where nothing can come any more."""
+        per_step, tokens = self.settings.groups.per_step, self.settings.training.pack_tokens
         while not self.life.stopping:
             self.clock.turn()
             with self.clock("other"):
                 self.keep_alive()
-                self.pool.look()
-                oldest = self.pool.oldest(self.settings.groups.per_step)
-                if oldest and (self.pool.exhausted or len(oldest) == self.settings.groups.per_step):
-                    pack_tokens = self.settings.training.pack_tokens
-                    return build_batch(oldest, self.pool.rules, pack_tokens=pack_tokens)
-                if self.pool.exhausted:
-                    return None
+                self.publisher.check()
+                self.pool.look(self.committed)
+                oldest = self.pool.oldest(per_step)
+                if len(oldest) == per_step or self.pool.exhausted:
+                    rules = self.pool.rules
+                    return build_batch(oldest, rules, pack_tokens=tokens) if oldest else None
             with self.clock("idle"):
                 time.sleep(IDLE_SECONDS)
         return None
 
-    def step(self, batch: Batch, learning_rate: float) -> tuple[StepResult, Statistics]:
-        """One optimizer step over all packs; the log-probs that its statistics are made of."""
-        statistics = Statistics(self.objective.loss)
-        with self.clock("busy"), self.life.long("step", LONGEST_STEP_SECONDS):
-            for pack in batch.packs:
-                self.backend.backward(pack, partial(self.objective, pack))
-                statistics.add(pack, self.backend.last)
-            return self.backend.step(learning_rate), statistics
+    def step(self, batch: Batch) -> Step:
+        """One optimizer step, taken or not."""
+        with self.clock("busy"), self.life.long("step", LONGEST_ACT_SECONDS):
+            return self.optimizer.step(batch, number=self.committed + 1)
 
-    def commit(self, number: int, batch: Batch, result: StepResult) -> None:
+    def commit(self, step: Step) -> None:
         """Effect in the ledger: the groups are closed, their places are free, the step counts."""
+        number, changed, fates = self.committed + 1, step.result.finite, step.batch.fates
         with self.clock("other"):
-            fates = batch.fates if result.finite else skipped(batch.fates)
-            self.bus.groups.commit(self.epoch, batch=number, changed=result.finite, fates=fates)
+            reply = self.bus.groups.commit(self.epoch, batch=number, changed=changed, fates=fates)
+            if reply == "behind":  # "old" is the answer to a repeat whose first reply was lost
+                raise SluiceError(f"the server has lost what was committed before batch {number}")
+            self.committed = number
             self.pool.forget(fates)
-            if result.finite:
+            if changed:
                 self.version += 1
                 self.optimizer_step += 1
                 self.pool.made(self.version, self.optimizer_step)
 
     def announce(self) -> None:
         """Copy the weights out; they are sent, and then announced, while training goes on."""
-        with self.clock("other"):
+        with self.clock("other"), self.life.long("weights", LONGEST_ACT_SECONDS):
             self.life.version = self.version
             self.publisher.publish(self.version, self.optimizer_step, self.backend.weights())
             self.journal.keep(self.version, self.optimizer_step)
 
-    def write_down(
-        self, number: int, batch: Batch, result: StepResult, statistics: Statistics
-    ) -> None:
+    def write_down(self, step: Step) -> None:
         """The step as a line of metrics.jsonl, as a log line, and in Prometheus."""
         with self.clock("other"):
-            tally = self.pool.tally()
-            line = step_line(batch, tally, statistics)
-            line |= {"batch": number, "step": self.optimizer_step, "version": self.version}
-            line |= {"learning_rate": self.rate(number), "grad_norm": result.grad_norm}
-            line |= {"finite": result.finite, **self.clock.lap()}
+            line = step_line(step, self.pool.tally()) | self.clock.lap()
+            line |= {"batch": self.committed, "step": self.optimizer_step, "version": self.version}
             self.journal.write(line)
-            self.metrics.observe(line)
+            self.numbers.observe(line)
             log.info(
                 "step=%d reward=%.3f lag_mean=%.2f tokens=%d grad_norm=%.3f",
                 *(line[key] for key in ("step", "reward", "lag_mean", "tokens", "grad_norm")),
             )
+
+    # What the loop is made of.
 
     def keep_alive(self) -> None:
         """Say that training waits for groups, and end those whose deadline has passed.
@@ -163,41 +167,30 @@ class Training:
         except Gone:
             self.life.reborn()
 
-    def rate(self, number: int) -> float:
-        """The learning rate of a step, counted from 1: a linear warm-up, then level."""
-        warmup = self.settings.training.warmup_steps
-        return self.settings.training.learning_rate * min(1.0, number / (warmup + 1))
-
     def leave(self) -> None:
-        """The run is over, unless a signal stopped this process alone."""
-        with self.clock("other"):
+        """The last weights go out and are kept, and the run is over."""
+        with self.clock("other"), self.life.long("weights", LONGEST_ACT_SECONDS):
             self.publisher.flush()
             self.journal.keep(self.version, self.optimizer_step, last=True)
-            if not self.life.stopping:
-                self.bus.groups.finish(self.epoch, "done", self.ending())
+            complete = self.committed == self.settings.steps
+            self.finish(left(self.optimizer_step, complete=complete, drained=self.pool.drained))
         self.clock.turn()
         self.journal.close()
 
-    def ending(self) -> str:
-        """Why the run is done."""
-        if self.pool.exhausted:
-            return f"the data ended after {self.optimizer_step} steps"
-        return f"{self.settings.steps} steps"
-
-
-def skipped(fates: Mapping[str, Fates]) -> dict[str, Fates]:
-    """The fates of a step that was not taken: what would have been trained was skipped."""
-    return {
-        group: {"skipped" if fate == TRAINED else fate: sums for fate, sums in of_group.items()}
-        for group, of_group in fates.items()
-    }
+    def finish(self, ending: Ending) -> None:
+        """Everybody hears that the run is over; where another ended it first, that word stands."""
+        self.bus.groups.finish(self.epoch, *ending)
 
 
 def build(run: Run, bus: Bus, *, life: Life, metrics: Metrics) -> Training:
-    """The composition root. Raises ConfigError for parts that cannot be had, Fenced if replaced."""
-    folder = Path("runs") / run.name
+    """The composition root.
+
+    Raises ConfigError for parts that cannot be had, Fenced where the run has, or had, a trainer.
+    """
+    check(bus, run.folder)
     with life.long("model", 600):
-        model = load_model(run.model.path, dtype=run.model.dtype)
+        # The optimizer's own copy: in bfloat16 a small learning rate would be rounded away.
+        model = load_model(run.model.path, dtype="float32")
         tokenizer = Tokenizer(run.model.path)
         backend: Backend = plugins.make(
             BACKENDS, run.training.backend, model, at="training.backend"
@@ -212,16 +205,19 @@ def build(run: Run, bus: Bus, *, life: Life, metrics: Metrics) -> Training:
         backend.save(path)
         tokenizer.save(path)
 
-    epoch = claim(bus, folder, life.boot)
+    rate = partial(
+        learning_rate, peak=run.training.learning_rate, warmup_steps=run.training.warmup_steps
+    )
+    epoch = claim(bus, run.folder, life.boot)
     announce = partial(bus.versions.announce, min_version=0)
     return Training(
         run,
         bus,
         backend,
         pool=Pool(bus.groups, epoch, lag=run.lag, advantage=advantage),
-        objective=Objective(loss),
-        publisher=Publisher(announce, transport, epoch=epoch),
-        journal=Journal(folder, save, keep_every=run.evaluation.every if run.evaluation else 0),
+        optimizer=Optimizer(backend, loss, rate=rate),
+        publisher=Publisher(announce, transport, epoch=epoch, dtype=DTYPES[run.model.dtype]),
+        journal=Journal(run.folder, save, keep_every=run.evaluation.every if run.evaluation else 0),
         life=life,
-        metrics=TrainingMetrics(metrics),
+        numbers=Numbers(metrics),
     )

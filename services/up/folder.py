@@ -6,20 +6,20 @@ import itertools
 import shutil
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 
 from pipeline import config
 from pipeline.errors import ConfigError
-from pipeline.run import Run
+from pipeline.run import RUNS, Run
 
-RUNS = Path("runs")
 NAME_LIMIT = 64
 
 
 def claim(run: Run, runs: Path = RUNS) -> tuple[Path, Run]:
     """A new folder for the run, NAME or NAME-2 and so on, and the run under that name.
 
-    `mkdir` decides, so two that start at once get two. The resolved run.toml is in it.
+    `mkdir` decides, so two that start at once get two. The resolved run.toml is in it, without the
+    server's URL, which may hold a password: processes are told it by their environment.
     """
     for number in itertools.count(1):
         suffix = f"-{number}" if number > 1 else ""
@@ -31,7 +31,8 @@ def claim(run: Run, runs: Path = RUNS) -> tuple[Path, Run]:
         except OSError as exc:
             remedy = "start where a folder can be made"
             raise ConfigError(str(folder), None, rule=str(exc), remedy=remedy) from exc
-        named = msgspec.structs.replace(run, name=folder.name)
+        bus = replace(run.bus, url="")
+        named = replace(run, name=folder.name, bus=bus)
         (folder / "logs").mkdir()
         (folder / "run.toml").write_text(config.dump(named), encoding="utf-8")
         return folder, named

@@ -17,26 +17,13 @@ class StepLine(Struct, frozen=True, kw_only=True):
     """What the views need of one step; a number that was not finite is None."""
 
     step: int
-    version: int = -1
     seconds: float = 0.0
-    time: float = 0.0
     reward: float | None = None
-    groups: float = 0
-    zero_signal_groups: float = 0
     members: float = 0
     members_spanning: float = 0
     tokens: float = 0
     lag_mean: float | None = None
-    lag_p95: float | None = None
     lag_max: float | None = None
-    refused: dict[str, float] = {}
-    refused_tokens: dict[str, float] = {}
-    loss: float | None = None
-    grad_norm: float | None = None
-    learning_rate: float | None = None
-    ess: float | None = None
-    mismatch_k3: float | None = None
-    entropy: float | None = None
     busy_seconds: float = 0.0
     idle_seconds: float = 0.0
     other_seconds: float = 0.0
@@ -47,7 +34,6 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.lines: list[StepLine] = []
-        self.unreadable = 0
         self._path, self._offset = path, 0
         self._decoder = msgspec.json.Decoder(StepLine)
 
@@ -69,5 +55,4 @@ class Journal:
         try:
             self.lines.append(self._decoder.decode(line))
         except msgspec.DecodeError as exc:
-            self.unreadable += 1
             log.warning("file=%s unreadable line: %s", self._path, exc)

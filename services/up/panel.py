@@ -1,5 +1,6 @@
-"""Shows a run while it goes on: in place on a terminal, as plain lines elsewhere. Also for
-`sluice top`. What is shown comes from the snapshot and metrics.jsonl alone.
+"""Shows a run while it goes on: in place on a terminal, as plain lines elsewhere.
+
+What is shown comes from the snapshot and metrics.jsonl alone.
 """
 
 from __future__ import annotations

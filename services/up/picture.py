@@ -14,7 +14,7 @@ from rich.text import Text
 
 from pipeline.ledger import GENERATED, in_flight
 from pipeline.run import Run
-from pipeline.watch import ENDED, SERVICES, Seen, Snapshot, explain
+from pipeline.watch import ENDED, Seen, Snapshot, explain, imbalance, newest
 from services.up import totals
 from services.up.journal import StepLine
 from services.up.rates import Rates
@@ -117,9 +117,7 @@ def _places(snapshot: Snapshot) -> Text:
 
 
 def _refused(snapshot: Snapshot) -> Text:
-    trainers = totals.of_service(snapshot.beats, "training")
-    reasons = totals.by_label(trainers, "refused_members")
-    shown = {reason: f"{int(count):,}" for reason, count in reasons.items() if count}
+    shown = {fate: f"{count:,}" for fate, count in totals.refused(snapshot.ledger).items()}
     return _words(**shown) if shown else Text("none", "dim")
 
 
@@ -127,7 +125,7 @@ def _ledger(snapshot: Snapshot) -> Text:
     fates = {f: s.tokens for f, s in snapshot.ledger.items() if f != GENERATED and s.tokens}
     rest = in_flight(snapshot.ledger)
     generated = snapshot.ledger[GENERATED].tokens if GENERATED in snapshot.ledger else 0
-    good = rest >= 0 if snapshot.places.alive else rest == 0
+    good = not imbalance(snapshot)
     text = Text("balanced" if good else "OFF BALANCE", "green" if good else "bold red")
     text.append(f"  {generated:,}", "bold").append(" generated =", "dim")
     for fate, tokens in (*sorted(fates.items(), key=_most), ("in flight", rest)):
@@ -147,22 +145,9 @@ def _processes(beats: Sequence[Seen]) -> Table:
         table.add_column(name, justify="right")
     table.add_column("waits for", ratio=1)
     table.add_column("silent", justify="right")
-    for seen in _newest(beats):
+    for seen in newest(beats):
         table.add_row(*_process(seen))
     return table
-
-
-def _newest(beats: Sequence[Seen]) -> list[Seen]:
-    """The last boot of each instance."""
-    newest: dict[str, Seen] = {}
-    for seen in sorted(beats, key=lambda s: -s.age_seconds):
-        newest[seen.beat.instance] = seen
-    return sorted(newest.values(), key=_place)
-
-
-def _place(seen: Seen) -> tuple[int, str]:
-    service = seen.beat.service
-    return SERVICES.index(service) if service in SERVICES else len(SERVICES), seen.beat.instance
 
 
 def _process(seen: Seen) -> tuple[Text, ...]:

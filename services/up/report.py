@@ -4,7 +4,6 @@ folder. report.html is drawn from report.json alone, by `page.py`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -12,9 +11,10 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from pipeline.bus.connection import mask
 from pipeline.ledger import in_flight
 from pipeline.run import Run
-from pipeline.watch import Snapshot
+from pipeline.watch import Snapshot, imbalance
 from services.up import totals
 from services.up.journal import Journal, StepLine
 from services.up.machine import machine
@@ -47,8 +47,9 @@ class Report(Struct, frozen=True, kw_only=True):
 
     `reward_*` and `greedy_*` are held-out means, of samples as in the run and of greedy answers;
     `training_reward_*` are those of the first and the last step's own groups.
-    `tokens_per_second` is over `seconds`; medians of several engine boots are the median boot's.
-    `balanced`: every token generated has one fate, or is held by a group that is still alive.
+    `tokens_per_second` is over `seconds`; medians of several engines are the median engine's.
+    `members_refused` is by fate. `balanced`: every token generated has one fate; while groups are
+    alive, those without one may be theirs.
     """
 
     name: str
@@ -137,7 +138,6 @@ def build(
     ledger = {fate: Fate(s.members, s.tokens) for fate, s in snapshot.ledger.items()}
     trained = ledger.get("trained", Fate(0, 0))
     spent = {s: totals.shares(totals.of_service(snapshot.beats, s)) for s in TIMED}
-    refused = totals.by_label(trainers, "refused_members")
     return Report(
         name=run.name,
         outcome=outcome.word,
@@ -155,7 +155,7 @@ def build(
         greedy_first=points[0].greedy if points else None,
         greedy_last=points[-1].greedy if points else None,
         members_trained=trained.members,
-        members_refused={reason: int(n) for reason, n in sorted(refused.items()) if n},
+        members_refused=totals.refused(snapshot.ledger),
         share_of_members_spanning_versions=ratio(
             sum(line.members_spanning for line in lines), sum(line.members for line in lines)
         ),
@@ -163,7 +163,7 @@ def build(
         lag_max=max((x for line in lines if (x := line.lag_max) is not None), default=None),
         ledger=ledger,
         in_flight_tokens=in_flight(snapshot.ledger),
-        balanced=_balanced(snapshot),
+        balanced=not imbalance(snapshot),
         tokens_per_second={
             "generated": ratio(totals.total(engines, "tokens"), seconds),
             "trained": ratio(trained.tokens, seconds),
@@ -182,14 +182,8 @@ def build(
     )
 
 
-def _balanced(snapshot: Snapshot) -> bool:
-    """Nothing alive: no token without a fate. Otherwise only what groups hold may lack one."""
-    rest = in_flight(snapshot.ledger)
-    return rest >= 0 if snapshot.places.alive else rest == 0
-
-
 def _shown(run: Run) -> dict[str, Any]:
     """The configuration without what is nobody's business: a password in the server's URL."""
     tree: dict[str, Any] = msgspec.to_builtins(run)
-    tree["bus"]["url"] = re.sub(r"//[^/@]*@", "//***@", run.bus.url)
+    tree["bus"]["url"] = mask(run.bus.url)
     return tree

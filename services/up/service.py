@@ -18,8 +18,10 @@ from rich.console import Console
 from pipeline.bus.bus import Bus
 from pipeline.errors import ConfigError, SluiceError
 from pipeline.run import Run
-from pipeline.serve import EXIT_DONE, EXIT_FAILED, EXIT_INPUT
+from pipeline.serve import EXIT_DONE, EXIT_FAILED, EXIT_FENCED, EXIT_INPUT
 from pipeline.watch import Snapshot
+from pipeline.weights.folders import default_root, sweep
+from services.process import open_run
 from services.up import page, report
 from services.up.embedded import Embedded, Given
 from services.up.folder import claim, release
@@ -47,7 +49,7 @@ def up(
     place: Place = place,
     evaluation: PlaceEvaluation = evaluation,
 ) -> int:
-    """Runs it to its end: 0 done or stopped by a signal, 1 failed, 2 the input is at fault.
+    """Runs it to its end; the code says how (pipeline.serve): 0 is also a stop by a signal.
 
     The reason of a failure is the last line on standard error.
     """
@@ -89,19 +91,12 @@ def _meet(
     opened.callback(server.stop)
     url = server.start()
     bus = opened.enter_context(contextlib.closing(Bus.connect(url, run.name)))
-    _open(bus, run)
+    _open_anew(bus, run)
     return server, url, bus
 
 
-def _open(bus: Bus, run: Run) -> None:
-    bus.open(
-        run.identity,
-        window=run.window,
-        per_step=run.groups.per_step,
-        lag_max=run.lag.max,
-        members=run.groups.members,
-        lease_seconds=run.bus.lease_seconds,
-    )
+def _open_anew(bus: Bus, run: Run) -> None:
+    open_run(bus, run)
     state = bus.state()
     if state.epoch or state.cursor:
         remedy = "choose another name"
@@ -134,7 +129,8 @@ class Up:
     def run(self, grader: Child) -> Outcome:
         """From the first child to the report; no child runs afterwards, whatever happens."""
         try:
-            self._supervisor.start()
+            if not self._interrupts.asked:
+                self._supervisor.start()
             outcome = self._watch()
             self._leave()
             self._settle(outcome)
@@ -143,6 +139,7 @@ class Up:
         finally:
             self._supervisor.kill()
             self._panel.close()
+            sweep(default_root())  # what a trainer that was killed left in memory
         self._report(outcome)
         return outcome
 
@@ -159,7 +156,7 @@ class Up:
                 return told(stop, self._snapshot.state.reason)
             self._paint()
             time.sleep(TURN_SECONDS)
-        return Outcome("stopped", f"{self._interrupts.asked} came from outside")
+        return Outcome("stopped", f"stopped by {self._interrupts.asked}")
 
     def _keep(self) -> None:
         if event := self._server.keep():
@@ -183,9 +180,12 @@ class Up:
             time.sleep(TURN_SECONDS / 5)
 
     def _settle(self, outcome: Outcome) -> None:
-        """The last picture; whoever else works for a run that failed hears of it."""
+        """The last picture; whoever joined from elsewhere hears that there is no more to do.
+
+        Not where another trainer leads: then the run is its own to finish.
+        """
         with contextlib.suppress(SluiceError):  # without a server the former picture has to do
-            if outcome.word == "failed":
+            if outcome.word in ("failed", "stopped") and outcome.code != EXIT_FENCED:
                 self._bus.groups.finish(self._bus.state().epoch, "failed", outcome.reason)
             self._snapshot = self._bus.snapshot()
 
@@ -195,7 +195,7 @@ class Up:
         try:
             while (code := grader.ended()) is None:
                 if self._interrupts.asked:
-                    reason = f"{self._interrupts.asked} came during the evaluation"
+                    reason = f"stopped by {self._interrupts.asked} in its evaluation"
                     return Outcome("stopped", reason)
                 self._paint(f"evaluating: {last_line(grader.process.log) or 'the models load'}")
                 time.sleep(TURN_SECONDS)

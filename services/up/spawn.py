@@ -28,7 +28,9 @@ class Spawner:
 
     Each child leads a session of its own, so that Ctrl-C reaches us alone and the order of the stop
     is ours. Should we die, even of kill -9, the kernel kills the children (on Linux), and the guard
-    whatever is left in their sessions: workers that they started, and all of it elsewhere.
+    whatever is left in their sessions, elsewhere all of it. Sessions that a child makes are its
+    own to end: those of the scoring workers, which the kernel kills with it, but not what a scorer
+    had started by itself.
     """
 
     def __enter__(self) -> Spawner:
@@ -66,11 +68,10 @@ class Spawner:
         """The exit code of a child that has ended, else None; what it had started ends with it."""
         if child.returncode is not None:
             return child.returncode
-        if os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if not _has_ended(child):
             return None
-        # While it is a zombie its number cannot be given to another, so this hits its session only.
         self._tell(guard.FORGET, child.pid)
-        os.killpg(child.pid, signal.SIGKILL)
+        _kill_group(child)
         return child.wait()
 
     def end(self, child: Popen, *, patience_seconds: float) -> int:
@@ -80,10 +81,8 @@ class Spawner:
             child.terminate()
         while (code := self.reap(child)) is None:
             if time.monotonic() >= deadline:
-                os.killpg(child.pid, signal.SIGKILL)
-                os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-            else:
-                time.sleep(0.02)
+                _kill_group(child)
+            time.sleep(0.02)
         return code
 
     def _tell(self, word: str, pid: int) -> None:
@@ -92,6 +91,18 @@ class Spawner:
         with contextlib.suppress(BrokenPipeError):  # without a guard there is still the kernel
             pipe.write(f"{word} {pid}\n".encode())
             pipe.flush()
+
+
+def _has_ended(child: Popen) -> bool:
+    """Leaves it a zombie, whose number is nobody else's yet, where the system can (not macOS)."""
+    if sys.platform == "linux":
+        return os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    return child.poll() is not None
+
+
+def _kill_group(child: Popen) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # it is empty, or all zombies
+        os.killpg(child.pid, signal.SIGKILL)
 
 
 def last_line(log: Path, tail_bytes: int = 8192) -> str:

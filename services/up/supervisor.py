@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from pipeline.bus.bus import Bus
 from pipeline.errors import SluiceError
-from pipeline.serve import EXIT_DONE, EXIT_FAILED, EXIT_INPUT
+from pipeline.serve import EXIT_DONE, EXIT_FAILED, EXIT_FENCED, EXIT_INPUT
 from services.up.placement import Process
 from services.up.spawn import Popen, Spawner, last_line
 
@@ -90,16 +90,17 @@ class Supervisor:
             code = child.ended()
             if code is not None:
                 self._bus.bury(child.process.instance)
-                if not (code == EXIT_DONE and self._bus.state().stop):
+                if self._bus.state().stop:  # it may have heard of the end before we did
+                    self._note_late(child, code)
+                else:
                     self._mend(child, code)
 
     def leaving(self) -> list[str]:
         """Who has not left yet, once all were told that the run is over."""
         for child in self.children:
             code = child.ended()
-            if code is not None and code > 0:
-                name, words = child.process.instance, child.last_words()
-                self.events.append(f"{name} {_how(code)} after the run's end{words}")
+            if code is not None:
+                self._note_late(child, code)
         return [child.process.instance for child in self.children if child.running]
 
     def ask(self) -> None:
@@ -112,11 +113,18 @@ class Supervisor:
         for child in self.children:
             child.end(0.0)
 
+    def _note_late(self, child: Child, code: int) -> None:
+        if code > 0:
+            name, words = child.process.instance, child.last_words()
+            self.events.append(f"{name} {_how(code)} after the run's end{words}")
+
     def _mend(self, child: Child, code: int) -> None:
         name, words = child.process.instance, child.last_words()
         if code == EXIT_INPUT:
             raise ChildFailed(f"{name} refused its input{words}", EXIT_INPUT)
         how = _how(code)
+        if code == EXIT_FENCED:
+            raise ChildFailed(f"{name} gave way{words}", EXIT_FENCED)
         if child.process.service == CANNOT_RESTART:
             raise ChildFailed(f"{name} {how}{words}")
         if child.restarts >= self._limit:

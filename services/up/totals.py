@@ -7,15 +7,31 @@ import re
 import statistics
 from collections.abc import Iterable
 
+from pipeline.ledger import GENERATED, Fates
 from pipeline.watch import Seen
 
+NO_REFUSAL = (GENERATED, "trained", "zero_signal", "cancelled")
+SHORTEST_WALL_SECONDS = 1.0
+"""Seconds of a turn are counted when it ends: before that they are no share of anything."""
 ACTIVITIES = ("busy", "idle", "other")
 _LABEL = re.compile(r'^(\w+)\{\w+="([^"]*)"\}$')
 
 
 def of_service(beats: Iterable[Seen], service: str) -> list[Seen]:
-    """Every boot of a service, dead ones too: what they did stays done."""
-    return [seen for seen in beats if seen.beat.service == service]
+    """The last beat of every process of a service, dead ones too: what they did stays done.
+
+    A process that was given a new boot goes on counting, so its former boots say nothing more.
+    """
+    last: dict[tuple[str, int], Seen] = {}
+    for seen in sorted(beats, key=lambda s: s.age_seconds):
+        if seen.beat.service == service:
+            last.setdefault((seen.beat.instance, seen.beat.pid), seen)
+    return list(last.values())
+
+
+def refused(ledger: Fates) -> dict[str, int]:
+    """Members that taught nothing, by fate; of a member that was trained no token counts here."""
+    return {f: s.members for f, s in sorted(ledger.items()) if f not in NO_REFUSAL and s.members}
 
 
 def total(beats: Iterable[Seen], name: str) -> float:
@@ -35,15 +51,16 @@ def by_label(beats: Iterable[Seen], name: str) -> dict[str, float]:
 
 
 def shares(beats: Iterable[Seen]) -> dict[str, float | None]:
-    """Seconds by activity over the wall seconds of the same processes; None before any passed."""
+    """Seconds by activity over the wall seconds of the same processes; None in their first."""
     beats = list(beats)
     wall = total(beats, "wall_seconds")
     seconds = by_label(beats, "loop_seconds")
-    return {a: seconds.get(a, 0.0) / wall if wall else None for a in ACTIVITIES}
+    known = wall >= SHORTEST_WALL_SECONDS
+    return {a: seconds.get(a, 0.0) / wall if known else None for a in ACTIVITIES}
 
 
 def median_gauge(beats: Iterable[Seen], name: str) -> float | None:
-    """The median over those boots that have the number yet."""
+    """The median over those processes that have the number yet."""
     values = [seen.beat.gauges.get(name, math.nan) for seen in beats]
     known = [value for value in values if math.isfinite(value)]
     return statistics.median(known) if known else None

@@ -17,9 +17,15 @@ def headline(report: Report) -> str:
     held_out = ", ".join(filter(None, (sampled, greedy)))
     took = f"in {plural(report.steps, 'step')} and {duration(report.seconds)}"
     if not gained:
-        return f"{report.name} is {report.outcome}: no step yet."
-    state = "" if report.outcome == "done" else f" ({report.outcome})"
+        return _without_a_step(report)
+    state = "" if report.outcome == "done" else f" ({report.reason or report.outcome})"
     return f"{report.name}{state}: {gained} {took}{f'; held out: {held_out}' if held_out else ''}."
+
+
+def _without_a_step(report: Report) -> str:
+    if report.outcome == "stopped":
+        return f"{report.name} was {report.reason} before its first step."
+    return f"{report.name} is {report.outcome}: no step yet."
 
 
 def duration(seconds: float) -> str:

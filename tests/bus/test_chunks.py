@@ -6,8 +6,9 @@ import struct
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from pipeline.bus.chunks import cut, join
+from pipeline.bus.chunks import cut, head, join
 from pipeline.messages import Completion, Kept, Span, Turn
 
 WHOLE = Completion(
@@ -28,6 +29,13 @@ def test_a_cut_keeps_what_follows_with_positions_from_its_own_start() -> None:
     assert rest.spans == (Span(1, 2, "b:1"),) and rest.turns == (Turn("tool", 2),)
     assert rest.kept == Kept(counts=struct.pack("<2i", 1, 2), ids=struct.pack("<3i", 6, 7, 8))
     assert rest.mask == ((0, 1),)
+
+
+@given(st.integers(0, 6))
+def test_a_head_is_what_the_engine_had_then_and_with_the_rest_the_whole(stop: int) -> None:
+    prefix = head(replace(WHOLE, finish="stop", routes="blob"), stop)
+    assert prefix == _head(stop) and prefix.finish is prefix.routes is None
+    assert join([prefix, cut(WHOLE, stop)]).spans == WHOLE.spans
 
 
 @given(st.lists(st.integers(0, 6), max_size=4))

@@ -150,6 +150,21 @@ def test_a_rejected_version_is_seen(acts: Acts) -> None:
     assert seen.rejected == "version 1: a checksum is off"
 
 
+def test_a_rejected_version_is_forgotten_with_the_next_proof(acts: Acts) -> None:
+    acts.engine("e:1")
+    acts.bus.versions.reject("e:1", 1, "a checksum is off")
+    acts.announce(1, step=1)
+    assert not acts.bus.versions.confirm("e:1", 1, "wrong")
+    assert _rejected(acts)
+    assert acts.bus.versions.confirm("e:1", 1, "f1")
+    assert not _rejected(acts)
+
+
+def _rejected(acts: Acts) -> str:
+    [seen] = [s for s in acts.bus.snapshot().beats if s.beat.boot == "e:1"]
+    return seen.rejected
+
+
 def test_versions_that_nobody_can_name_any_more_are_forgotten(acts: Acts) -> None:
     acts.engine("e:1")
     for version in range(1, 1100):

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from pipeline.bus.bus import Bus
+from pipeline.weights.folders import default_root
 
 DRIVER = Path(__file__).with_name("up_driver.py")
 SOON_SECONDS = 20.0
@@ -36,7 +37,7 @@ class Told(subprocess.CompletedProcess[str]):
         return self.stderr.strip().splitlines()[-1]
 
 
-def command(roles: dict[str, object], name: str = "run") -> list[str]:
+def command(roles: dict[str, object], name: str) -> list[str]:
     return [sys.executable, str(DRIVER), name, json.dumps(roles)]
 
 
@@ -48,15 +49,17 @@ def run_up(folder: Path, roles: dict[str, object], name: str = "run") -> Told:
 
 
 @contextmanager
-def started(folder: Path, roles: dict[str, object]) -> Iterator[subprocess.Popen[str]]:
+def started(
+    folder: Path, roles: dict[str, object], name: str = "run"
+) -> Iterator[subprocess.Popen[str]]:
     """`up` once each of its fakes is there; killed at the end, should it still run."""
     up = subprocess.Popen(
-        command(roles), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command(roles, name), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
         instances = [key for key in roles if "-" in key]
         await_that(
-            lambda: all(list(folder.glob(f"runs/run/{i}.*.started")) for i in instances),
+            lambda: all(list(folder.glob(f"runs/{name}/{i}.*.started")) for i in instances),
             "all children",
         )
         yield up
@@ -276,3 +279,81 @@ def test_others_hear_that_a_run_has_failed(tmp_path: Path, server_url: str) -> N
     with closing(Bus.connect(server_url, "failing")) as bus:
         assert bus.state().stop == "failed"
         assert "the model is on fire" in bus.state().reason
+
+
+def test_what_joined_from_elsewhere_hears_that_up_was_stopped(
+    tmp_path: Path, server_url: str, run_name: str
+) -> None:
+    """Its own children leave for the signal; others see the run's stop alone."""
+    with started(tmp_path, ALL | {"redis": server_url}, run_name) as up:
+        up.send_signal(signal.SIGINT)
+        assert up.wait(timeout=SOON_SECONDS) == 0
+    with closing(Bus.connect(server_url, run_name)) as bus:
+        assert (bus.state().stop, bus.state().reason) == ("failed", "stopped by SIGINT")
+        bus.purge()
+    assert report_of(tmp_path, run_name)["outcome"] == "stopped"
+
+
+def test_a_signal_in_the_first_moment_is_a_stop_like_any_other(tmp_path: Path) -> None:
+    up = subprocess.Popen(
+        command(ALL, "run"),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    await_that((tmp_path / "runs/run/run.toml").exists, "folder")
+    up.send_signal(signal.SIGINT)
+    out, err = up.communicate(timeout=SOON_SECONDS)
+    assert (up.returncode, err) == (0, "")
+    assert "run was stopped by SIGINT before its first step." in out
+    assert report_of(tmp_path)["outcome"] == "stopped"
+    assert of_run(tmp_path) == []
+
+
+def test_a_signal_during_the_evaluation_ends_it_and_the_run_is_reported(tmp_path: Path) -> None:
+    grade = "pathlib.Path(FOLDER, 'grading').touch(); import time; time.sleep(600)"
+    roles = {"training-0": "trains", "evaluation": grade}
+    up = subprocess.Popen(
+        command(roles, "run"),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    await_that((tmp_path / "runs/run/grading").exists, "evaluation")
+    up.send_signal(signal.SIGINT)
+    out, err = up.communicate(timeout=SOON_SECONDS)
+    assert (up.returncode, err) == (0, "")
+    assert "stopped by SIGINT in its evaluation" in out
+    assert (report_of(tmp_path)["outcome"], report_of(tmp_path)["steps"]) == ("stopped", 3)
+    assert of_run(tmp_path) == []
+
+
+def test_who_fails_just_after_the_runs_end_fails_no_run_and_is_not_started_again(
+    tmp_path: Path,
+) -> None:
+    roles = ALL | {"training-0": "trains after scoring", "scoring-0": "fails at the end"}
+    told = run_up(tmp_path, roles)
+    assert told.returncode == 0, told.stderr
+    assert report_of(tmp_path)["restarts"] == {}
+    assert "scoring-0 exited with 1 after the run's end: it was in a hurry" in told.stdout
+    assert len(list(tmp_path.glob("runs/run/scoring-0.*.started"))) == 1
+
+
+def test_a_trainer_that_gives_way_leaves_the_run_to_the_other(
+    tmp_path: Path, server_url: str, run_name: str
+) -> None:
+    told = run_up(tmp_path, ALL | {"training-0": "gives way", "redis": server_url}, run_name)
+    assert told.returncode == 3
+    assert told.last == "sluice: training-0 gave way: another trainer leads the run"
+    with closing(Bus.connect(server_url, run_name)) as bus:
+        assert bus.state().stop == ""
+        bus.purge()
+
+
+def test_up_removes_the_weights_that_a_dead_trainer_left_in_memory(tmp_path: Path) -> None:
+    left = default_root() / f"sluice-dead.{os.urandom(6).hex()}"
+    left.mkdir()
+    assert run_up(tmp_path, {"training-0": "trains"}).returncode == 0
+    assert not left.exists()

@@ -6,6 +6,7 @@ Each is a real process with a real beat; what it lacks is the work.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -40,6 +41,19 @@ class Fake:
             time.sleep(0.05)
         self.life.end()
 
+    def train_after_scoring(self) -> None:
+        """Trains once the scorer is there to see the end."""
+        while not list(self.folder.glob("scoring-0.*.started")):
+            time.sleep(0.01)
+        self.train()
+
+    def fail_at_the_end(self) -> None:
+        """Sees the stop before anybody else does, and does not take it well."""
+        while not self.bus.state().stop:
+            time.sleep(0.001)
+        print("it was in a hurry", file=sys.stderr, flush=True)
+        os._exit(1)  # at once: `up` must not have looked again meanwhile
+
     def train(self) -> None:
         """A few steps, then the end of the run."""
         epoch = self.bus.state().epoch + 1
@@ -72,7 +86,16 @@ def main(role: str, run_path: str, url: str, instance: str) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         time.sleep(600)
     fake = Fake(run_path, url, instance)
-    fake.train() if role == "trains" else fake.idle()
+    if role == "gives way":
+        fake.bus.groups.lead(1, "somebody:else")
+        print("sluice: another trainer leads the run", file=sys.stderr, flush=True)
+        sys.exit(3)
+    acts = {
+        "trains": fake.train,
+        "trains after scoring": fake.train_after_scoring,
+        "fails at the end": fake.fail_at_the_end,
+    }
+    acts.get(role, fake.idle)()
 
 
 if __name__ == "__main__":

@@ -325,3 +325,16 @@ def test_a_context_that_is_used_to_the_last_token(make: Make) -> None:
     engine = make(end_ids=NO_END)
     engine.add(work(prompt=[1] * 10, members=1, max_tokens=10_000))
     assert drain(engine)["g", 0].tokens == CONTEXT - 10
+
+
+def test_prefixes_are_what_parking_would_give_and_stop_nothing(make: Make) -> None:
+    first, second = make(end_ids=frozenset()), make(end_ids=frozenset())
+    for engine in (first, second):
+        engine.add(work(members=3, max_tokens=9))
+        for _ in range(4):
+            engine.step()
+    prefixes = first.prefixes()
+    assert prefixes == first.prefixes()
+    assert by_member(prefixes) == by_member(second.park())
+    assert {prefix.tokens for prefix in prefixes} == {4} and first.busy
+    assert {completion.tokens for completion in drain(first).values()} == {9}

@@ -315,3 +315,16 @@ def test_a_flip_costs_less_than_a_decode_step() -> None:
         assert flip
         pauses.append(flip.pause_seconds)
     assert sorted(pauses)[9] < sorted(seconds)[9]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_a_flip_stays_on_it_and_its_fingerprint_is_the_announced_one() -> None:
+    engine = engine_of(tiny(seed=0).to("cuda"))
+    engine.add(work(max_tokens=60))
+    engine.step()
+    flip_to(engine, 1, tiny(seed=1))
+    assert engine.fingerprint() == print_of(tiny(seed=1))
+    drain(engine)
+    live = engine._weights._parameters.values()
+    assert {parameter.device.type for parameter in live} == {"cuda"}

@@ -20,6 +20,7 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from pipeline.bus.bus import Bus
 from pipeline.bus.keys import Keys
+from pipeline.errors import ConfigError
 from pipeline.ledger import Sum
 from pipeline.life import Life
 from pipeline.messages import Beat, Manifest, Prompt, Sampling
@@ -43,6 +44,9 @@ class Letters:
 
     def __len__(self) -> int:
         return self.size
+
+    def digest(self) -> str:
+        return f"letters/{self.size}"
 
     def __getitem__(self, index: int) -> Example:
         self.reads += 1
@@ -74,10 +78,11 @@ def made_run(name: str, *, per_step: int, epochs: int = 1) -> Run:
 class Window:
     """A run with a window of `2 * per_step`, and hands that take its groups and end them."""
 
-    def __init__(self, url: str, run: Run) -> None:
+    def __init__(self, url: str, run: Run, *, per_step: int = 1000, lag_max: int = 1000) -> None:
+        """An engine is fresh enough for whatever it finds, unless the sizes are the run's own."""
         self.url, self.run = url, run
         self.bus = Bus.connect(url, run.name)
-        self.bus.open({}, window=run.window, per_step=1000, lag_max=1000, members=2)
+        self.bus.open({}, window=run.window, per_step=per_step, lag_max=lag_max, members=2)
         self.bus.groups.lead(1, "training:1")
         manifest = Manifest(version=0, step=0, epoch=1, fingerprint="f", location="here")
         self.bus.versions.announce(manifest, min_version=0)
@@ -281,20 +286,36 @@ def test_C093_after_the_server_went_back_the_cursor_is_moved_again(
     assert [p.seq for p in window.prompts] == list(range(10))
 
 
-def test_built_from_a_run_it_encodes_with_the_models_own_tokenizer(
-    window: Window, tmp_path: Path
-) -> None:
+@pytest.fixture
+def built(server_url: str, run_name: str, tmp_path: Path) -> Iterator[Window]:
+    """A window of the run's own sizes, with a model's tokenizer and a data set in files."""
     (tmp_path / "model").mkdir()
     tokenizer = Tokenizer(WordLevel({"a": 7, "b": 9}))
     tokenizer.pre_tokenizer = Whitespace()
     tokenizer.save(str(tmp_path / "model" / "tokenizer.json"))
     data = tmp_path / "data.jsonl"
     data.write_text('{"prompt": "a b a", "reference": "b"}\n')
-    window.run = structs.replace(
-        window.run,
+    run = structs.replace(
+        made_run(run_name, per_step=4),
         model=Model(path=str(tmp_path / "model")),
         data={"use": "jsonl", "path": str(data)},
     )
-    with prompting(window, None):
-        wait_until(window.take)
-    assert [*array("i", window.prompts[0].ids)] == [7, 9, 7]
+    window = Window(server_url, run, per_step=4, lag_max=1)
+    yield window
+    window.bus.purge()
+    window.bus.close()
+
+
+def test_built_from_a_run_it_encodes_with_the_models_own_tokenizer(built: Window) -> None:
+    with prompting(built, None):
+        wait_until(built.take)
+    assert [*array("i", built.prompts[0].ids)] == [7, 9, 7]
+
+
+def test_other_data_under_the_name_of_a_run_are_refused(built: Window, tmp_path: Path) -> None:
+    with prompting(built, None):
+        wait_until(built.take)
+    (tmp_path / "data.jsonl").write_text('{"prompt": "b b b", "reference": "b"}\n')
+    life = Life(built.bus, "prompting", "prompting-9", metrics=Metrics("prompting"))
+    with pytest.raises(ConfigError, match=r"data = '[0-9a-f]{32}': run .* was made with"):
+        build(built.run, built.bus, life=life, metrics=Metrics("prompting"))

@@ -29,6 +29,12 @@ def _loud() -> float:
     return float(sys.stdin.read() == "")
 
 
+def _garble() -> float:
+    """A frame of its own on the worker's socket, which is no JSON."""
+    os.write(int(sys.argv[1]), b"\x05\x00\x00\x00hello")
+    return 1.0
+
+
 def _eat_memory() -> float:
     held = []
     while True:
@@ -54,6 +60,7 @@ def _raise() -> None:
 
 ACTS: dict[str, Any] = {
     "hang": _hang,
+    "garble": _garble,
     "die": lambda: os._exit(3),
     "exit": lambda: sys.exit(4),
     "abort": os.abort,

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -15,8 +16,8 @@ import pytest
 
 from pipeline.errors import ConfigError, SluiceError
 from pipeline.protocols import Answer, Verdict
+from pipeline.verdicts import Fault
 from services.scoring.pool import Pool
-from services.scoring.verdicts import Fault
 
 OBEY = "strangers:obey"
 
@@ -96,6 +97,33 @@ def test_a_fault_costs_no_worker(text: str, fault: str) -> None:
         return [await outcome(pool, text), await outcome(pool, "good")], before == pool.pids
 
     assert with_pool(body) == ([fault, 1.0], True)
+
+
+def test_an_answer_that_cannot_be_read_costs_that_answer_and_its_worker() -> None:
+    assert grade_in_turn("garble", "good", seconds=5.0) == [
+        "crashed: its reply cannot be read",
+        1.0,
+    ]
+
+
+def test_a_worker_that_cannot_be_given_a_socket_is_told_by_every_answer() -> None:
+    """No descriptor is left when the worker has to be replaced."""
+
+    async def body(pool: Pool) -> list[BaseException | Verdict]:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            texts = ("die", "good", "good")
+            asks = [pool.grade(0, answer(text)) for text in texts]
+            async with asyncio.timeout(20):
+                return await asyncio.gather(*asks, return_exceptions=True)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    first, *rest = with_pool(body)
+    assert str(first) == "crashed"
+    assert [type(error) for error in rest] == [SluiceError, SluiceError]
+    assert "a scoring worker cannot be started" in str(rest[0])
 
 
 def test_endless_recursion_is_a_fault() -> None:

@@ -48,7 +48,6 @@ def member(
     logprobs: Sequence[float] | None = None,
     spans: Sequence[tuple[int, int]] | None = None,
     outcome: float | None = None,
-    error: str | None = None,
     mask: tuple[tuple[int, int], ...] = (),
     finish: str = "stop",
 ) -> Member:
@@ -63,7 +62,7 @@ def member(
         finish=finish,  # type: ignore[arg-type]
         mask=mask,
     )
-    return Member(completion=completion, score=Score(reward=reward, outcome=outcome, error=error))
+    return Member(completion=completion, score=Score(reward=reward, outcome=outcome))
 
 
 def group(
@@ -73,7 +72,6 @@ def group(
     seq: int = 0,
     prompt: Sequence[int] = (3, 4),
     temperature: float = 1.0,
-    failed: dict[int, str] | None = None,
 ) -> Group:
     numbered = members if isinstance(members, dict) else dict(enumerate(members))
     return Group(
@@ -86,7 +84,6 @@ def group(
         ),
         start_step=0,
         members=numbered,
-        failed=failed or {},
     )
 
 

@@ -1,7 +1,6 @@
 import math
 import random
 
-import msgspec
 import pytest
 import torch
 from made import group, member, rules
@@ -46,19 +45,6 @@ def test_C062_a_member_without_a_reward_is_left_out_and_counted(reward: float | 
     batch = build_one(made)
     assert [row[0] for row in advantages(batch)] == pytest.approx([0.577, -1.155, 0.577], abs=1e-3)
     assert batch.fates["g"] == {"trained": Sum(3, 3), "scorer_error": Sum(1, 2)}
-
-
-def test_a_scorers_fault_is_never_a_reward() -> None:
-    faulty = member([5, 6], 0.0, error="timeout")
-    made = group("g", [member([5], 1), member([5], 0), faulty, member([5], 1)], failed={3: "x"})
-    batch = build_one(made)
-    assert batch.fates["g"] == {"trained": Sum(2, 2), "scorer_error": Sum(2, 3)}
-
-
-def test_a_member_that_was_not_scored_in_time_is_cut() -> None:
-    late = msgspec.structs.replace(member([5, 6], 0.0), score=None)
-    batch = build_one(group("g", [member([5], 1), member([5], 0), late]))
-    assert batch.fates["g"] == {"trained": Sum(2, 2), "cut": Sum(1, 2)}
 
 
 @pytest.mark.parametrize("members", [1, 4])
@@ -203,9 +189,7 @@ def test_what_is_told_of_a_batch() -> None:
         "groups": 1,
         "members": 2,
         "members_spanning": 1,
-        "tokens": 4,
         "reward_mean": 0.25,
-        "outcome_mean": 0.5,
         "completion_tokens_mean": 2,
         "truncated_share": 0.5,
     }

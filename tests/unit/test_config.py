@@ -153,7 +153,9 @@ def test_overrides_win_over_the_file_in_their_order(path: Path) -> None:
         ),
         ("bus.url=redis://h:1/0?a=b", "bus", "url", "redis://h:1/0?a=b"),
         ("model.path=", "model", "path", ""),
-        ("inference.engine.slots=8", "inference", "engine", {"slots": 8}),
+        ("inference.engine.slots=8", "inference", "engine", {"use": "hf", "slots": 8}),
+        ("objective.loss.low=0.5", "objective", "loss", {"use": "cispo", "low": 0.5}),
+        ("objective.loss.use=ppo", "objective", "loss", {"use": "ppo"}),
     ],
 )
 def test_an_override_is_toml_or_else_plain_text(

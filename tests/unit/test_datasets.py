@@ -62,6 +62,13 @@ def test_a_wrong_line_is_refused_by_its_number(
     assert "\n" not in str(caught.value)
 
 
+def test_its_digest_is_that_of_every_byte(tmp_path: Path) -> None:
+    first = Jsonl(path=written(tmp_path, GOOD * 2)).digest()
+    assert first == Jsonl(path=written(tmp_path, GOOD * 2)).digest()
+    assert first != Jsonl(path=written(tmp_path, GOOD * 2 + "\n")).digest()
+    assert first != Jsonl(path=written(tmp_path, GOOD + GOOD.replace("1", "2"))).digest()
+
+
 @pytest.mark.parametrize("text", ["", "\n \n"])
 def test_a_file_without_examples_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(ConfigError, match="there is no example in this file"):

@@ -37,8 +37,8 @@ def test_the_panel_fits_in_100_columns_and_says_what_matters() -> None:
     assert "0.750 from 0.250" in text
     assert "mean 0.9   max 1 of 1" in text
     assert "prompts 1   open 2   groups 0   3 of 4 alive" in text
-    assert "stale 3" in text
-    assert "balanced  1,500 generated = 700 trained + 200 zero_signal + 60 stale" in text
+    assert "scorer_error 1   stale 2" in text
+    assert "balanced  1,500 generated = 700 trained + 200 zero_signal + 50 stale" in text
     assert "500 in flight" in text
     assert "training waits for groups" in text
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 from up_made import RUN
 
 from pipeline import config
+from pipeline.run import Bus, Up
 from services.up import guard
 from services.up.folder import claim
 from services.up.placement import evaluation, place
@@ -41,12 +43,20 @@ def test_a_process_is_the_command_that_a_user_would_type() -> None:
     assert process.log == FOLDER / "logs" / "inference-0.log"
 
 
-def test_processes_that_share_cores_have_one_thread_and_keep_the_rest_of_the_environment() -> None:
+@pytest.mark.parametrize(
+    ("cores", "engines", "threads"), [(2, 1, "1"), (16, 1, "8"), (16, 3, "4"), (2, 4, "1")]
+)
+def test_processes_that_are_busy_share_the_cores(cores: int, engines: int, threads: str) -> None:
+    run = replace(RUN, up=Up(inference=engines))
+    for process in place(run, FOLDER, "unix:///s", environment={}, cores=cores):
+        assert process.environment["OMP_NUM_THREADS"] == threads
+
+
+def test_what_the_user_exported_is_kept() -> None:
     given = {"OMP_NUM_THREADS": "64", "HF_HUB_OFFLINE": "1", "HOME": "/root"}
     for process in place(RUN, FOLDER, "unix:///s", environment=given):
         assert process.environment == given | {
             "SLUICE_REDIS": "unix:///s",
-            "OMP_NUM_THREADS": "1",
             "TOKENIZERS_PARALLELISM": "false",
             "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         }
@@ -55,6 +65,12 @@ def test_processes_that_share_cores_have_one_thread_and_keep_the_rest_of_the_env
 def test_a_password_stands_in_no_argument_that_others_could_read() -> None:
     for process in place(RUN, FOLDER, "redis://me:secret@host:1/0"):
         assert not any("secret" in word for word in process.argv)
+
+
+def test_a_password_stands_in_no_file_of_the_run(tmp_path: Path) -> None:
+    folder, named = claim(replace(RUN, bus=Bus(url="redis://me:secret@host:1/0")), tmp_path)
+    assert "secret" not in (folder / "run.toml").read_text()
+    assert config.load(folder / "run.toml") == named
 
 
 def test_the_evaluation_needs_no_server() -> None:

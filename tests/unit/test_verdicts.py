@@ -1,13 +1,15 @@
 """What counts as a verdict; everything else is a fault and no reward."""
 
+from array import array
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
+from pipeline.messages import Completion, Prompt, Sampling
 from pipeline.protocols import Answer, Verdict
+from pipeline.verdicts import Fault, answer_of, checked, raised
 from services.scoring.scorers.text import exact
-from services.scoring.verdicts import Fault, checked, raised
 
 
 @pytest.mark.parametrize(
@@ -76,3 +78,22 @@ def test_exact_compares_text_with_the_reference(
 ) -> None:
     answer = Answer(text=text, prompt="", reference=reference, finish="stop")
     assert exact(answer) == Verdict(reward=reward)
+
+
+def test_a_scorer_is_shown_what_the_policy_read_and_wrote() -> None:
+    prompt = Prompt(
+        group="g",
+        seq=0,
+        ids=array("i", [72, 105]).tobytes(),
+        members=1,
+        sampling=Sampling(),
+        task="greet",
+        reference=b'{"n": 1}',
+    )
+    ids = array("i", [72, 111]).tobytes()
+    completion = Completion(
+        group="g", member=0, ids=ids, logprobs=bytes(8), spans=(), finish="stop"
+    )
+    assert answer_of(prompt, completion, lambda raw: "".join(map(chr, array("i", raw)))) == Answer(
+        text="Ho", prompt="Hi", reference={"n": 1}, finish="stop", task="greet", ids=(72, 111)
+    )

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.messages import Completion, Span
-from pipeline.versions import Freshness, Run, Unit, flaw, judge, mask_out
+from pipeline.versions import Freshness, Stretch, Unit, flaw, judge, mask_out
 
 STEPS = {version: version for version in range(7)}
 AT_FIVE = Freshness(step=5, steps=STEPS, lag_max=2, unit="sample")
@@ -17,8 +17,8 @@ def spans(*versions_and_tokens: tuple[int, int]) -> tuple[Span, ...]:
     return tuple(Span(version, tokens, "boot") for version, tokens in versions_and_tokens)
 
 
-def reasons(runs: tuple[Run, ...]) -> list[str | None]:
-    return [run.reason for run in runs]
+def reasons(stretches: tuple[Stretch, ...]) -> list[str | None]:
+    return [one.reason for one in stretches]
 
 
 def completion(tokens: int, **changes: object) -> Completion:
@@ -47,7 +47,7 @@ def test_at_lag_max_0_only_the_trainers_own_step_is_fresh() -> None:
 
 def test_lag_is_counted_in_steps_and_not_in_versions() -> None:
     rules = AT_FIVE._replace(steps={90: 4, 12: 1})
-    assert [run.lag for run in judge(spans((90, 2), (12, 1)), rules)] == [1, 4]
+    assert [one.lag for one in judge(spans((90, 2), (12, 1)), rules)] == [1, 4]
 
 
 def test_C030_with_unit_sample_the_oldest_token_decides() -> None:
@@ -56,8 +56,8 @@ def test_C030_with_unit_sample_the_oldest_token_decides() -> None:
 
 
 def test_with_unit_token_just_the_stale_tokens_are_refused() -> None:
-    runs = judge(spans((2, 3), (4, 2), (5, 1)), AT_FIVE._replace(unit="token"))
-    assert runs == (Run(0, 3, 3, "stale"), Run(3, 5, 1, None), Run(5, 6, 0, None))
+    stretches = judge(spans((2, 3), (4, 2), (5, 1)), AT_FIVE._replace(unit="token"))
+    assert stretches == (Stretch(0, 3, 3, "stale"), Stretch(3, 5, 1, None), Stretch(5, 6, 0, None))
 
 
 @pytest.mark.parametrize("unit", get_args(Unit))
@@ -67,22 +67,22 @@ def test_with_unit_token_just_the_stale_tokens_are_refused() -> None:
 def test_a_future_or_orphaned_token_refuses_its_whole_member(
     unit: Unit, other: int, reason: str
 ) -> None:
-    runs = judge(spans((2, 1), (5, 1), (other, 1)), AT_FIVE._replace(unit=unit))
-    assert reasons(runs) == [reason] * 3
+    stretches = judge(spans((2, 1), (5, 1), (other, 1)), AT_FIVE._replace(unit=unit))
+    assert reasons(stretches) == [reason] * 3
 
 
 def test_a_span_without_tokens_decides_nothing() -> None:
-    assert judge(spans((0, 0), (5, 2)), AT_FIVE) == (Run(0, 2, 0, None),)
+    assert judge(spans((0, 0), (5, 2)), AT_FIVE) == (Stretch(0, 2, 0, None),)
 
 
 def test_masks_split_what_is_kept_and_nothing_else() -> None:
-    kept, refused = Run(0, 6, 0, None), Run(6, 9, 5, "stale")
+    kept, refused = Stretch(0, 6, 0, None), Stretch(6, 9, 5, "stale")
     assert mask_out((kept, refused), ((4, 8), (1, 2), (1, 3))) == (
-        Run(0, 1, 0, None),
-        Run(1, 2, 0, "masked"),
-        Run(2, 3, 0, "masked"),
-        Run(3, 4, 0, None),
-        Run(4, 6, 0, "masked"),
+        Stretch(0, 1, 0, None),
+        Stretch(1, 2, 0, "masked"),
+        Stretch(2, 3, 0, "masked"),
+        Stretch(3, 4, 0, None),
+        Stretch(4, 6, 0, "masked"),
         refused,
     )
 
@@ -93,17 +93,17 @@ def test_masks_split_what_is_kept_and_nothing_else() -> None:
     unit=st.sampled_from(get_args(Unit)),
     lag_max=st.integers(0, 4),
 )
-def test_runs_cover_each_token_once_and_keep_none_that_is_too_old(
+def test_stretches_cover_each_token_once_and_keep_none_that_is_too_old(
     pairs: list[tuple[int, int]], masks: list[tuple[int, int]], unit: Unit, lag_max: int
 ) -> None:
     rules = AT_FIVE._replace(unit=unit, lag_max=lag_max)
-    runs = mask_out(judge(spans(*pairs), rules), masks)
-    covered = [token for run in runs for token in range(run.start, run.stop)]
+    stretches = mask_out(judge(spans(*pairs), rules), masks)
+    covered = [token for one in stretches for token in range(one.start, one.stop)]
     assert covered == list(range(sum(tokens for _, tokens in pairs)))
-    for run in runs:
-        if run.reason is None:
-            assert run.lag is not None and 0 <= run.lag <= lag_max
-            assert not any(set(range(*mask)) & set(range(run.start, run.stop)) for mask in masks)
+    for one in stretches:
+        if one.reason is None:
+            assert one.lag is not None and 0 <= one.lag <= lag_max
+            assert not any(set(range(*mask)) & set(range(one.start, one.stop)) for mask in masks)
 
 
 @pytest.mark.parametrize("logprobs", [4, 6, 0])

@@ -25,12 +25,18 @@ def spent(busy: float, idle: float, other: float, wall: float) -> dict[str, floa
     return named | {"wall_seconds": wall}
 
 
-def engine(boot: str, tokens: float, step: float, **rest: float) -> Seen:
+def engine(boot: str, tokens: float, step: float, *, pid: int, **rest: float) -> Seen:
     totals = {"tokens": tokens, "flips": 1.0} | spent(6.0, 1.0, 1.0, 8.0)
     gauges = {"decode_step_seconds": step, "swap_pause_seconds": float("nan")} | rest
     instance = boot.partition(":")[0]
     beat = Beat(
-        service="inference", instance=instance, boot=boot, version=2, totals=totals, gauges=gauges
+        service="inference",
+        instance=instance,
+        boot=boot,
+        pid=pid,
+        version=2,
+        totals=totals,
+        gauges=gauges,
     )
     return Seen(beat=beat, age_seconds=1.0, held=3)
 
@@ -54,16 +60,17 @@ TRAINER = Seen(
 
 BEATS = (
     TRAINER,
-    engine("inference-0:a", 400.0, 0.002, swap_pause_seconds=0.001),
-    engine("inference-0:b", 300.0, 0.004),  # the same instance after a restart
-    engine("inference-1:a", 300.0, 0.006, swap_pause_seconds=0.003),
+    engine("inference-0:a", 400.0, 0.002, pid=1, swap_pause_seconds=0.001),
+    engine("inference-0:b", 300.0, 0.004, pid=2),  # the same instance after a restart
+    engine("inference-1:a", 300.0, 0.006, pid=3, swap_pause_seconds=0.003),
 )
 
 LEDGER = {
     "generated": Sum(20, 1000),
     "trained": Sum(12, 700),
     "zero_signal": Sum(4, 200),
-    "stale": Sum(3, 60),
+    "stale": Sum(2, 50),
+    "scorer_error": Sum(1, 10),
     "cancelled": Sum(1, 40),
 }
 

@@ -1,4 +1,5 @@
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -112,17 +113,33 @@ def test_an_error_of_the_sender_is_raised_once_and_the_next_version_goes_out(
     assert [manifest.version for manifest in announced] == [2]
 
 
-def test_a_fenced_announcement_is_raised_as_such_at_the_next_publish() -> None:
+def test_who_waits_for_work_hears_of_an_error_of_the_sender_once(tmp_path: Path) -> None:
+    transport = ShmTransport(folder=str(tmp_path / "nowhere"), run="r")
+    publisher = Publisher(lambda manifest: None, transport, epoch=1)
+    publisher.check()
+    publisher.publish(1, 1, [("a", torch.ones(1))])
+    with pytest.raises(WeightsError, match="version 1 cannot be written"):
+        for _ in range(2000):
+            publisher.check()
+            time.sleep(0.005)
+    publisher.check()
+
+
+def test_a_fenced_announcement_is_raised_as_such_and_the_next_publish_sends_nothing() -> None:
     slow = Slow()
     slow.gate.set()
+    fenced = threading.Event()
 
     def announce(manifest: Manifest) -> None:
+        fenced.set()
         raise Fenced("epoch 2 leads")
 
     publisher = Publisher(announce, slow, epoch=1)
     publisher.publish(1, 1, [("a", torch.ones(1))])
-    while publisher.busy:
-        threading.Event().wait(0.001)
+    assert fenced.wait(20)
+    for thread in threading.enumerate():
+        if thread.name == "publisher":
+            thread.join(20)
     with pytest.raises(Fenced):
         publisher.publish(2, 2, [("a", torch.ones(1))])
     publisher.flush()

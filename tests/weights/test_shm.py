@@ -12,6 +12,7 @@ from tied import manifest_of
 from torch import Tensor
 
 from pipeline.errors import WeightsError
+from pipeline.weights.folders import sweep
 from pipeline.weights.shm import ShmTransport
 
 
@@ -84,33 +85,39 @@ def test_a_damaged_file_is_refused_by_name(transport: ShmTransport, damage: str)
         dict(transport.receive(manifest_of(sent, version=1, location=location)))
 
 
-def test_left_overs_go_only_if_they_are_this_runs_and_their_sender_is_dead(
+def test_left_overs_go_whosever_run_they_are_if_their_sender_is_dead_and_nothing_else(
     tmp_path: Path,
 ) -> None:
     fork = multiprocessing.get_context("fork")
 
-    def start(run: str, *, kill: bool) -> tuple[BaseProcess, Path]:
+    def start(run: str) -> tuple[BaseProcess, Path]:
         told = fork.SimpleQueue()
         process = fork.Process(target=send_and_sleep, args=(tmp_path, run, told), daemon=True)
         process.start()
-        path = Path(told.get())
-        if kill:
+        return process, Path(told.get())
+
+    def kill(senders: list[tuple[BaseProcess, Path]]) -> list[Path]:
+        for process, _ in senders:
             process.kill()
             process.join()
-        return process, path
+        return [path for _, path in senders]
 
-    alive, lives = start("demo", kill=False)
-    _, left = start("demo", kill=True)
-    others = [start(run, kill=True)[1] for run in ("demo.x", "demo-2", "dem")]
+    running, dying = ([start(run) for run in runs] for runs in (("demo", "x.y"), ("demo", "old")))
+    left = kill(dying)
+    others = [tmp_path / name for name in ("sluice-abcdef", "sluice-a.b", "other.0123456789ab")]
+    for folder in others:
+        folder.mkdir()
+    (tmp_path / "sluice-file.0123456789ab").write_bytes(b"")
     transport = ShmTransport(folder=str(tmp_path), run="demo")
-    assert left.exists(), "opening a transport removes nothing: an engine opens one too"
+    assert all(path.exists() for path in left), "opening one removes nothing: engines open one too"
     mine = Path(transport.send(1, [("a", torch.ones(1))]))
-    alive.kill()
-    alive.join()
-    assert not left.parent.exists()
-    assert all(path.exists() for path in (lives, mine, *others))
+    assert not any(path.parent.exists() for path in left)
+    assert all(path.exists() for path in (mine, *others, *(path for _, path in running)))
+    assert (tmp_path / "sluice-file.0123456789ab").exists()
     transport.close()
     assert not mine.parent.exists()
+    kill(running)
+    assert sweep(tmp_path) == 2
 
 
 def test_a_sender_that_ends_in_order_leaves_nothing_and_its_forks_take_nothing(

@@ -34,6 +34,17 @@ def test_a_whole_version_is_staged_once(
     assert staging.take() is None
 
 
+def test_what_is_staged_lies_where_the_live_parameters_do(
+    transport: ShmTransport, tensors: Tensors, expected: Expected
+) -> None:
+    staging = Staging(expected, device=torch.device("meta"))
+    location = transport.send(1, tensors.items())
+    stage(staging, manifest_of(tensors, version=1, location=location), transport)
+    staged = staging.take()
+    assert staged is not None, staging.error()
+    assert {tensor.device.type for tensor in staged.tensors.values()} == {"meta"}
+
+
 def without(tensors: Tensors) -> Tensors:
     return {name: tensor for name, tensor in tensors.items() if name != "norm.bias"}
 

@@ -1,10 +1,11 @@
 #!lua flags=allow-oom
 --include _core _boots
--- boot, version, fingerprint.
+-- boot, version, fingerprint. A proof shows that versions can be staged again.
 local boot, version, print = unpack(ARGV)
 if is_gone(boot) then return 'gone' end
 local announced = redis.call('HGET', P .. 'ver', version .. '|print')
 if not announced and tonumber(version) > tonumber(state_of('version')) then return 'unknown' end
 if announced ~= print then return 'wrong' end
 redis.call('HSET', P .. 'proof', boot .. '|' .. version, print)
+redis.call('HDEL', P .. 'who', boot .. '|rejected')
 return 'ok'

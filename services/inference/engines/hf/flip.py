@@ -23,7 +23,8 @@ class LiveWeights:
         self.version = -1
         self._parameters: dict[str, Tensor] = dict(named_parameters(model))
         self._staging = Staging(
-            {name: (p.dtype, tuple(p.shape)) for name, p in self._parameters.items()}
+            {name: (p.dtype, tuple(p.shape)) for name, p in self._parameters.items()},
+            device=next(iter(self._parameters.values())).device,
         )
         self._lock = threading.Lock()
         self._same: Manifest | None = None

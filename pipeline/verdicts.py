@@ -1,11 +1,18 @@
-"""What a scorer may answer, and what becomes of one that does not: a fault, never a reward."""
+"""What a scorer is shown and what it may answer, the same in scoring and in evaluation.
+
+Where a scorer runs, and how long it may take, is theirs. Torch-free.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from numbers import Real
 
-from pipeline.protocols import Verdict
+import msgspec
+
+from pipeline.messages import Completion, Prompt
+from pipeline.protocols import Answer, Verdict
 
 LONGEST_DETAIL = 200
 
@@ -19,6 +26,22 @@ class Fault(Exception):
     def __init__(self, reason: str, detail: str = "") -> None:
         self.reason, self.detail = reason, " ".join(detail.split())[:LONGEST_DETAIL]
         super().__init__(f"{reason}: {self.detail}" if self.detail else reason)
+
+
+def answer_of(prompt: Prompt, completion: Completion, decode: Callable[[bytes], str]) -> Answer:
+    """A member as its scorer sees it; `decode` turns ids (int32) into text.
+
+    The prompt's text is that of its ids, and so what the policy read. Raises whatever `decode`
+    does, and msgspec.DecodeError for a reference that is no JSON.
+    """
+    return Answer(
+        text=decode(completion.ids),
+        prompt=decode(prompt.ids),
+        reference=msgspec.json.decode(prompt.reference),
+        finish=completion.finish or "",
+        task=prompt.task,
+        ids=tuple(memoryview(completion.ids).cast("i")),
+    )
 
 
 def raised(exc: BaseException) -> Fault:

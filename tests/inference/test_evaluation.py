@@ -1,0 +1,110 @@
+"""`sluice evaluate`, with the demo's tokenizer and an engine that computes nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.config import load
+from pipeline.errors import ConfigError, SluiceError
+from pipeline.run import Run
+from services.inference.evaluation import evaluate, kept_versions
+from services.inference.grading import Grader, KeptVersion, summary
+
+MODEL = Path(__file__).resolve().parents[2] / "examples" / "demo" / "model"
+KEPT = KeptVersion(version=3, step=2, seconds=1.5, path=str(MODEL))
+LINE = {"prompt": "a5b3=2", "reference": {"right": "a5b3,a5b3"}, "task": "sort"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "heldout.jsonl").write_text(2 * (json.dumps(LINE) + "\n"))
+    return tmp_path
+
+
+def run_of(folder: Path, scorer: str = "graders_for_tests:shown", data: str = "heldout") -> Run:
+    path = folder / "run.toml"
+    path.write_text(f"""
+name = "graded"
+steps = 1
+model.path = "{MODEL}"
+data = {{ use = "jsonl", path = "{data}.jsonl" }}
+evaluation.data = {{ use = "jsonl", path = "{data}.jsonl" }}
+evaluation.members = 3
+sampling.max_tokens = 6
+inference.engine = {{ use = "services.inference.engines.fake:build", vocabulary = 20 }}
+scoring.scorers = ["{scorer}", "exact"]
+scoring.timeout_seconds = 0.5
+""")
+    return load(path)
+
+
+def keep(folder: Path, *versions: int) -> None:
+    (folder / "runs" / "graded" / "weights").mkdir(parents=True)
+    lines = [{"version": v, "step": v, "seconds": v, "path": str(MODEL)} for v in versions]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / "runs" / "graded" / "weights" / "kept.jsonl").write_text(text)
+
+
+@pytest.mark.slow
+def test_every_kept_version_is_graded_with_answers_as_scoring_shows_them(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    keep(folder, 0, 2)
+    evaluate(run_of(folder))
+    points = json.loads((folder / "runs" / "graded" / "evaluation.json").read_text())["points"]
+    assert [point["version"] for point in points] == [0, 2]
+    for point in points:
+        assert (point["prompts"], point["members"], point["errors"]) == (2, 3, 0)
+        assert 0 < point["sampled"] <= 1, "it ends by its length where no end token was drawn"
+    assert capfd.readouterr().out.count("held-out sampled") == 2
+
+
+def test_a_scorer_without_a_verdict_fails_the_evaluation_by_name(folder: Path) -> None:
+    grader = Grader(run_of(folder, "graders_for_tests:by_text"))
+    with pytest.raises(SluiceError, match="version 3: the scorer made no verdict"):
+        grader.point(KEPT)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [(None, "has no kept weights"), ("", "has no kept weights"), ('{"version": 0', "cannot be")],
+)
+def test_what_is_not_kept_is_not_graded(folder: Path, text: str | None, told: str) -> None:
+    if text is not None:
+        (folder / "weights").mkdir()
+        (folder / "weights" / "kept.jsonl").write_text(text)
+    with pytest.raises(ConfigError, match=told):
+        kept_versions(folder)
+
+
+def test_a_mistake_is_told_once_before_any_process_is_started(folder: Path) -> None:
+    keep(folder, 0)
+    with pytest.raises(ConfigError, match=r"gone\.jsonl"):
+        evaluate(run_of(folder, data="gone"))
+
+
+def point(sampled: list[list[Any]], greedy: list[list[Any]]) -> dict[str, Any]:
+    made = summary(KEPT, sampled, greedy, members=2)
+    return {name: getattr(made, name) for name in made.__struct_fields__}
+
+
+def test_the_error_is_that_of_the_prompts_means() -> None:
+    """Answers to one prompt are alike: 8 of them from 2 prompts are 2 samples and not 8."""
+    made = point([[1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0]], [[1.0], [0.0]])
+    assert made["sampled"] == 0.5 and made["sampled_error"] == pytest.approx(0.5)
+    assert made["zero_signal"] == 1.0 and made["pass_at_k"] == 0.5
+
+
+def test_faults_are_left_out_of_every_mean_and_counted() -> None:
+    made = point([[1.0, None], [0.0, 1.0], [None, None]], [[1.0], [None], [1.0]])
+    assert made["sampled"] == 0.75 and made["greedy"] == 1.0
+    assert made["pass_at_k"] == 1.0 and made["zero_signal"] == 0.5
+    assert made["errors"] == 4 and made["prompts"] == 3
+    told = summary(KEPT, [[1.0, None]], [[1.0]], members=2).sentence()
+    assert "answers without a verdict: 1)" in told and "±" not in told
+    assert "verdict" not in summary(KEPT, [[1.0]], [[1.0]], members=1).sentence()

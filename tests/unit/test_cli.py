@@ -1,0 +1,28 @@
+"""The command line in this process: what it prints of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from services.cli import app
+
+RUN = """
+name = "run"
+steps = 1
+data = "jsonl"
+model = { path = "owner/model" }
+bus = { url = "redis://me:secret@host:1/0?db=2" }
+"""
+
+
+@pytest.mark.parametrize("command", ["prompting", "training", "evaluate"])
+def test_a_dry_run_shows_no_password(tmp_path: Path, command: str) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(RUN)
+    done = CliRunner().invoke(app, [command, str(path), "--dry-run"])
+    assert done.exit_code == 0
+    assert 'url = "redis://me:***@host:1/0?db=2"' in done.output
+    assert "secret" not in done.output
