@@ -50,7 +50,7 @@ class Life:
         self._bus, self._metrics, self._beat_seconds = bus, metrics, beat_seconds
         self._waiting_for: str | None = "start"
         self._alive_until = time.monotonic() + PATIENCE_SECONDS
-        self._signalled = threading.Event()
+        self.signal = ""
         self._ended = threading.Event()
         self._lock = threading.Lock()  # of what both threads write: boot, and the four below
         self._held: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class Life:
     @property
     def stopping(self) -> bool:
         """Whether a signal came, or the run is over."""
-        return self._signalled.is_set() or bool(self.pulse.stop)
+        return bool(self.signal or self.pulse.stop)
 
     @property
     def healthy(self) -> bool:
@@ -162,8 +162,8 @@ class Life:
         )
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        log.info("signal=%s came from outside: stopping", signal.Signals(number).name)
-        self._signalled.set()
+        self.signal = signal.Signals(number).name
+        log.info("signal=%s came from outside: stopping", self.signal)
 
 
 def _new_boot(instance: str) -> str:

@@ -67,7 +67,9 @@ class Clock:
             "activity",
         )
         self._seconds = {a: seconds.labels(activity=a) for a in ("busy", "idle", "other")}
-        self._wall = metrics.counter("wall_seconds", "Seconds since the loop began.")
+        self._wall = metrics.counter(
+            "wall_seconds", "Seconds from the loop's first block to its latest."
+        )
         self._last: float | None = None
         self._lap: dict[Activity, float] = {"busy": 0.0, "idle": 0.0, "other": 0.0}
 
@@ -75,22 +77,19 @@ class Clock:
     def __call__(self, activity: Activity) -> Iterator[None]:
         """Times the block."""
         started = time.perf_counter()
+        if self._last is None:
+            self._last = started
         try:
             yield
         finally:
-            spent = time.perf_counter() - started
-            self._seconds[activity].inc(spent)
-            self._lap[activity] += spent
+            now = time.perf_counter()
+            self._seconds[activity].inc(now - started)
+            self._lap[activity] += now - started
+            self._wall.inc(now - self._last)
+            self._last = now
 
     def lap(self) -> dict[str, float]:
         """Seconds by activity since the last lap, as `busy_seconds` and so on."""
         lap = {f"{activity}_seconds": spent for activity, spent in self._lap.items()}
         self._lap = dict.fromkeys(self._lap, 0.0)
         return lap
-
-    def turn(self) -> None:
-        """Called once a turn of the loop: wall time goes on."""
-        now = time.perf_counter()
-        if self._last is not None:
-            self._wall.inc(now - self._last)
-        self._last = now

@@ -92,12 +92,13 @@ def advise(snapshot: Snapshot) -> list[str]:
     processes = _present(snapshot)
     advice = [f"start a process of {service}" for service in _absent(processes)]
     places, waits = snapshot.places, _waited_for(processes)
+    gated = waits.get("inference", {None}) & {"prompts", "fresher weights"}
     if "groups" in waits.get("training", ()) and not advice:
         if places.open > places.prompts:
             advice.append("scoring is the slowest part: add a process of scoring")
-        elif "prompts" not in waits.get("inference", ()):
+        elif not gated:
             advice.append("generation is the slowest part: add a process of inference")
-    if places.groups >= snapshot.per_step and "prompts" in waits.get("inference", ()):
+    if places.groups >= snapshot.per_step and gated:
         advice.append("training is the slowest part: raise lag.max or the window, or train faster")
     return advice
 

@@ -60,7 +60,6 @@ class Inference:
 
     def admit(self) -> None:
         """Take as many prompts as the engine has room for; sleep a little if there is no work."""
-        self.clock.turn()
         with self.clock("other"):
             for group in self.life.progress(self.waiting_for, held=tuple(self.outbox.leases)):
                 self.abandon(group)

@@ -14,14 +14,14 @@ class Ending(NamedTuple):
     reason: str
 
 
-def left(step: int, *, complete: bool, drained: bool) -> Ending:
+def left(step: int, *, complete: bool, drained: bool, signal: str) -> Ending:
     """The loop was left after so many steps: all were made, no data is left, or a signal came."""
     steps = "1 step" if step == 1 else f"{step} steps"
     if complete:
         return Ending("done", steps)
     if drained:
         return Ending("done", f"the data ended after {steps}")
-    return Ending("failed", f"training was stopped by a signal at step {step}")
+    return Ending("failed", f"training was stopped by {signal or 'another'} at step {step}")
 
 
 def crashed(step: int, exc: Exception) -> Ending:

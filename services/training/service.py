@@ -100,7 +100,6 @@ class Training:
         """Whole groups, oldest first, judged now; None where nothing can come any more."""
         per_step, tokens = self.settings.groups.per_step, self.settings.training.pack_tokens
         while not self.life.stopping:
-            self.clock.turn()
             with self.clock("other"):
                 self.keep_alive()
                 self.publisher.check()
@@ -173,8 +172,14 @@ class Training:
             self.publisher.flush()
             self.journal.keep(self.version, self.optimizer_step, last=True)
             complete = self.committed == self.settings.steps
-            self.finish(left(self.optimizer_step, complete=complete, drained=self.pool.drained))
-        self.clock.turn()
+            self.finish(
+                left(
+                    self.optimizer_step,
+                    complete=complete,
+                    drained=self.pool.drained,
+                    signal=self.life.signal,
+                )
+            )
         self.journal.close()
 
     def finish(self, ending: Ending) -> None:

@@ -138,7 +138,7 @@ class Running:
         assert self.thread.is_alive() != ends, "inference does not end" if ends else "it ended"
 
     def close(self) -> None:
-        self.life._signalled.set()
+        self.life.signal = "SIGTERM"
         self.engine.may_prove.set()
         self.thread.join(PATIENCE_SECONDS)
         self.life.end()

@@ -161,7 +161,7 @@ def test_leaving_waits_for_a_proof_that_is_on_its_way(plant: Plant, start: Start
     wait_until(lambda: running.engine.version == 1)
     running.engine.allow(3)
     running.flown(16)
-    running.life._signalled.set()
+    running.life.signal = "SIGTERM"
     wait_until(lambda: running.life._waiting_for == "hand back")
     changed = running.service.weights._changed
     with changed:

@@ -10,13 +10,13 @@ from services.training.ending import crashed, left
         (7, True, False, ("done", "7 steps")),
         (1, True, True, ("done", "1 step")),
         (3, False, True, ("done", "the data ended after 3 steps")),
-        (3, False, False, ("failed", "training was stopped by a signal at step 3")),
+        (3, False, False, ("failed", "training was stopped by SIGTERM at step 3")),
     ],
 )
 def test_why_a_loop_was_left(
     step: int, complete: bool, drained: bool, expected: tuple[str, str]
 ) -> None:
-    assert left(step, complete=complete, drained=drained) == expected
+    assert left(step, complete=complete, drained=drained, signal="SIGTERM") == expected
 
 
 @pytest.mark.parametrize(

@@ -274,7 +274,7 @@ def test_a_trainer_that_is_told_to_stop_ends_the_run_since_it_cannot_be_resumed(
     stream.admit(1)
     os.kill(os.getpid(), number)
     assert trainer.join() == EXIT_DONE
-    assert ended(stream) == ("failed", "training was stopped by a signal at step 1")
+    assert ended(stream) == ("failed", f"training was stopped by {number.name} at step 1")
     assert stream.bus.snapshot().places.alive == 0
 
 
