@@ -98,9 +98,10 @@ def _default_plug_in(key: str) -> str:
 
 def _value(text: str) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        tree = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
+    return tree["value"] if len(tree) == 1 else text
 
 
 def _section(hint: Any) -> type[msgspec.Struct] | None:

@@ -92,8 +92,11 @@ class Life:
             return closed
 
     @contextmanager
-    def long(self, what: str, seconds: float) -> Iterator[None]:
-        """A declared act that takes up to `seconds` without a turn of the loop."""
+    def long(self, what: str | None, seconds: float) -> Iterator[None]:
+        """A declared act that takes up to `seconds` without a turn of the loop.
+
+        `what` is what the process waits for meanwhile; None: it is at work.
+        """
         self._waiting_for, before = what, self._waiting_for
         self._alive_until = time.monotonic() + seconds
         try:

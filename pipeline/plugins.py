@@ -69,12 +69,10 @@ def find(table: Table, spec: Spec, at: str) -> Callable[..., Any]:
         sys.path.append(here)
     try:
         thing: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
-    except Exception as exc:  # an import runs a stranger's code: whatever it raises is the input's
+    except (Exception, SystemExit) as exc:  # a stranger's code: whatever it raises is the input's
         rule = f"cannot be imported ({type(exc).__name__}: {exc})"
         remedy = "check the name, and install what it needs"
-        if name in table and isinstance(
-            exc, ModuleNotFoundError
-        ):  # one of ours: it lacks a package, and the extra has them all
+        if name in table and isinstance(exc, ModuleNotFoundError):  # the extra has what it lacks
             remedy = "pip install 'sluice-rl[model]'"
         raise ConfigError(at, name, rule=rule, remedy=remedy) from exc
     if not callable(thing):
@@ -103,6 +101,19 @@ def check(
         if parameter.default is parameter.empty and key not in checked:
             raise ConfigError(f"{at}.{key}", None, rule="is required", remedy=f"add {key}")
     return checked
+
+
+def check_call(thing: Callable[..., Any], at: str, *args: object) -> None:
+    """Raises ConfigError unless the plug-in, or a class's instance, can be called with `args`."""
+    called = thing.__call__ if inspect.isclass(thing) else thing
+    given = (None, *args) if inspect.isclass(thing) else args
+    parameters = inspect.signature(called)
+    options = {p.name for p in parameters.parameters.values() if p.kind is p.KEYWORD_ONLY}
+    try:
+        parameters.bind(*given, **dict.fromkeys(options))
+    except TypeError as exc:
+        rule = f"must take {len(args)} positional argument ({exc})"
+        raise ConfigError(at, None, rule=rule, remedy="change its signature") from exc
 
 
 def _hints(thing: Callable[..., Any], known: Mapping[str, object], at: str) -> dict[str, Any]:

@@ -184,10 +184,12 @@ class Run(Section, frozen=True, kw_only=True):
             "model.path": self.model.path,
             "model.dtype": self.model.dtype,
             "seed": str(self.seed),
+            "prompting.epochs": str(self.prompting.epochs),
             "groups.members": str(self.groups.members),
             "groups.per_step": str(self.groups.per_step),
             "sampling.temperature": str(self.sampling.temperature),
             "sampling.max_tokens": str(self.sampling.max_tokens),
             "lag.max": str(self.lag.max),
             "lag.unit": self.lag.unit,
+            "bus.lease_seconds": str(self.bus.lease_seconds),
         }

@@ -13,6 +13,7 @@ import typer
 from msgspec.structs import replace
 
 from pipeline import config
+from pipeline.machine import default_threads
 from pipeline.run import Run
 from pipeline.serve import REDIS_VARIABLE, configure_logs, exit_code, needs
 
@@ -103,6 +104,7 @@ def _service(service: str) -> Callable[..., None]:
     ) -> None:
         def body(run: Run) -> None:
             configure_logs()
+            default_threads()
             name = instance or f"{service}@{os.uname().nodename}-{os.getpid()}"
             serve = _part("services.process", "serve")
             serve(service, run, redis=redis or run.bus.url, instance=name, http=http)
@@ -124,6 +126,7 @@ def evaluate(path: RunPath, base: Base = False, set_: Set = None, dry_run: DryRu
     """Grade the held-out prompts on every version that a run kept."""
 
     def body(run: Run) -> None:
+        default_threads()
         with needs("model", what="sluice evaluate"):
             _part("services.inference.evaluation", "evaluate")(run, base=base)
 

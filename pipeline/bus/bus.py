@@ -44,7 +44,7 @@ class Bus:
     """
 
     def __init__(self, client: redis.Redis, run: str) -> None:
-        self._client = client
+        self._client, self._run = client, run
         self._keys = Keys(run)
         self._scripts = Scripts(client, self._keys)
         self.prompts = Prompts(self._scripts)
@@ -75,7 +75,8 @@ class Bus:
         """
         args: list[Arg] = [SCHEMA, _ms(lease_seconds), _ms(group_deadline_seconds)]
         numbers = {"window": window, "per_step": per_step, "lag_max": lag_max, "members": members}
-        for key, value in (numbers | {f"id:{k}": v for k, v in identity.items()}).items():
+        # Identity first: it names keys of RUN.toml, the numbers are derived from them.
+        for key, value in ({f"id:{k}": v for k, v in identity.items()} | numbers).items():
             args += [key, value]
         status, *differs = self._scripts.call("open", *args)
         if status == b"mismatch":
@@ -83,7 +84,7 @@ class Bus:
             raise ConfigError(
                 key.removeprefix("id:"),
                 given,
-                rule=f"run {self._keys.prefix} was made with {stored!r}",
+                rule=f"run {self._run} was made with {stored!r}",
                 remedy="restore that value, or choose another run name",
             )
 

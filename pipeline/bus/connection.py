@@ -38,7 +38,7 @@ def connect(url: str) -> redis.Redis:
     try:
         check_fitness(client_of(url, retries=_FIRST_RETRIES), shown)
         return client_of(url)
-    except ValueError as exc:
+    except (ValueError, TypeError) as exc:  # TypeError: an option of the query that nobody knows
         raise ConfigError(
             "redis URL", shown, rule=f"no URL of a server ({exc})", remedy="use redis://HOST:PORT/0"
         ) from exc

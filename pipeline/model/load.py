@@ -10,9 +10,13 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging as hf_logging
 
 from pipeline.errors import ConfigError
-from pipeline.model.source import WHERE, check_folder, refuse
+from pipeline.model.source import WHERE, check_model, refuse
+
+# The last line of a log is what a death shows.
+hf_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -26,7 +30,7 @@ def load_model(path: str, *, dtype: str = "float32") -> PreTrainedModel:
         raise ConfigError(
             "model.dtype", dtype, rule="unknown", remedy=f"choose one of {', '.join(DTYPES)}"
         )
-    check_folder(path)
+    check_model(path)
     auto: Any = AutoModelForCausalLM
     try:
         model, loading = auto.from_pretrained(path, dtype=DTYPES[dtype], output_loading_info=True)

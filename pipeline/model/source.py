@@ -8,6 +8,7 @@ from typing import NoReturn
 from pipeline.errors import ConfigError
 
 WHERE = "model.path"
+REMEDY = "give a folder made by save_pretrained, or a Hugging Face name"
 
 
 def check_folder(path: str) -> None:
@@ -15,21 +16,19 @@ def check_folder(path: str) -> None:
 
     Those have one slash at most, OWNER/NAME.
     """
-    if (path.startswith(("/", ".", "~")) or path.count("/") > 1) and not Path(path).is_dir():
-        raise ConfigError(
-            WHERE,
-            path,
-            rule="there is no such folder",
-            remedy="give a folder or a Hugging Face name",
-        )
+    is_name = path and not path.startswith(("/", ".", "~")) and path.count("/") <= 1
+    if not is_name and not Path(path).is_dir():
+        raise ConfigError(WHERE, path, rule="there is no such folder", remedy=REMEDY)
+
+
+def check_model(path: str) -> None:
+    """Raises ConfigError for a folder that can hold no model, without loading anything."""
+    check_folder(path)
+    if Path(path).is_dir() and not (Path(path) / "config.json").is_file():
+        raise ConfigError(WHERE, path, rule="the folder has no config.json", remedy=REMEDY)
 
 
 def refuse(path: str, what: str, exc: Exception) -> NoReturn:
     """One ConfigError that keeps the first line of the library's own reason."""
     reason = (str(exc).strip() or type(exc).__name__).splitlines()[0]
-    raise ConfigError(
-        WHERE,
-        path,
-        rule=f"{what} ({reason})",
-        remedy="give a folder made by save_pretrained, or a Hugging Face name",
-    ) from exc
+    raise ConfigError(WHERE, path, rule=f"{what} ({reason})", remedy=REMEDY) from exc

@@ -102,7 +102,7 @@ def _check(raw: bytes, where: str) -> None:
         rule = f"{field.rstrip('`')}: {rule}" if field else rule
         remedy = 'a line holds {"prompt": text, "reference": any, "task": text or absent}'
         raise ConfigError(where, shown, rule=rule, remedy=remedy) from exc
-    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         remedy = "write one JSON object a line, in UTF-8 and without a byte order mark"
         raise ConfigError(where, shown, rule=f"not JSON ({exc})", remedy=remedy) from exc
     if not line.prompt.strip():

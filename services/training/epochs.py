@@ -13,6 +13,8 @@ FIRST = 1
 def check(bus: Bus, folder: Path) -> None:
     """Raises Fenced where the run has a trainer, or had one: it cannot be resumed yet."""
     state = bus.state()
+    if state.stop == "done":
+        raise Fenced(f"{folder.name} is done ({state.reason}); choose another run name")
     if state.epoch:
         raise Fenced(
             f"{folder.name} has had a trainer ({state.trainer}, at step {state.step}): if that one"

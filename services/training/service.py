@@ -114,7 +114,7 @@ class Training:
 
     def step(self, batch: Batch) -> Step:
         """One optimizer step, taken or not."""
-        with self.clock("busy"), self.life.long("step", LONGEST_ACT_SECONDS):
+        with self.clock("busy"), self.life.long(None, LONGEST_ACT_SECONDS):
             return self.optimizer.step(batch, number=self.committed + 1)
 
     def commit(self, step: Step) -> None:
@@ -133,7 +133,7 @@ class Training:
 
     def announce(self) -> None:
         """Copy the weights out; they are sent, and then announced, while training goes on."""
-        with self.clock("other"), self.life.long("weights", LONGEST_ACT_SECONDS):
+        with self.clock("other"), self.life.long(None, LONGEST_ACT_SECONDS):
             self.life.version = self.version
             self.publisher.publish(self.version, self.optimizer_step, self.backend.weights())
             self.journal.keep(self.version, self.optimizer_step)
@@ -168,7 +168,7 @@ class Training:
 
     def leave(self) -> None:
         """The last weights go out and are kept, and the run is over."""
-        with self.clock("other"), self.life.long("weights", LONGEST_ACT_SECONDS):
+        with self.clock("other"), self.life.long(None, LONGEST_ACT_SECONDS):
             self.publisher.flush()
             self.journal.keep(self.version, self.optimizer_step, last=True)
             complete = self.committed == self.settings.steps

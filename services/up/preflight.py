@@ -8,7 +8,7 @@ rest in their first seconds.
 from __future__ import annotations
 
 from pipeline import plugins
-from pipeline.model.source import check_folder
+from pipeline.model.source import check_model
 from pipeline.protocols import (
     ADVANTAGES,
     BACKENDS,
@@ -23,7 +23,7 @@ from pipeline.run import Run
 
 def preflight(run: Run) -> None:
     """Raises ConfigError for the first fault that it finds."""
-    check_folder(run.model.path)
+    check_model(run.model.path)
     _names(run)
     plugins.make(DATASETS, run.data, at="data")
     if run.evaluation:
@@ -32,6 +32,7 @@ def preflight(run: Run) -> None:
         at = f"scoring.scorers[{number}]"
         scorer = plugins.find(SCORERS, spec, at)
         plugins.check(scorer, plugins.options_of(spec), at, given=frozenset())
+        plugins.check_call(scorer, at, None)
 
 
 def _names(run: Run) -> None:

@@ -80,7 +80,7 @@ def test_an_unknown_dtype_is_refused(folder: Path) -> None:
 
 
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
-    refused(lambda: load_model(str(tmp_path)), "model.path", "no causal language model")
+    refused(lambda: load_model(str(tmp_path)), "model.path", "has no config.json")
 
 
 def test_an_unknown_architecture_is_refused(folder: Path) -> None:

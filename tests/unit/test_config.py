@@ -219,3 +219,7 @@ def test_every_key_is_documented_in_its_struct_once() -> None:
 def test_nearest_lists_everything_where_nothing_is_near() -> None:
     assert nearest("zzz", ["b", "a"]) == "known: a, b"
     assert nearest("stops", ["steps", "seed"]) == "did you mean 'steps'?"
+
+
+def test_an_override_is_one_value_and_no_further_lines_of_toml(path: Path) -> None:
+    assert "name" in refusal(path, 'name="x"\nsteps=3')

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pipeline.errors import ConfigError
-from pipeline.plugins import build, make
+from pipeline.plugins import build, check_call, find, make
 from pipeline.protocols import (
     ADVANTAGES,
     BACKENDS,
@@ -177,3 +177,33 @@ def test_every_name_in_a_table_leads_to_a_callable(table: dict[str, str]) -> Non
         tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
         defined = {n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
         assert attribute in defined, target
+
+
+def test_a_plug_in_that_cannot_take_its_argument_is_refused_before_it_is_called() -> None:
+    def none() -> float:
+        return 0.0
+
+    def two(first: object, second: object) -> float:
+        return 0.0
+
+    def one(answer: object, *, weight: float = 1.0) -> float:
+        return weight
+
+    class Callable_:
+        def __call__(self, answer: object) -> float:
+            return 0.0
+
+    for good in (one, Callable_):
+        check_call(good, "scoring.scorers[0]", None)
+    for bad in (none, two):
+        with pytest.raises(ConfigError, match="must take 1 positional argument"):
+            check_call(bad, "scoring.scorers[0]", None)
+
+
+def test_a_module_that_exits_while_it_is_imported_is_the_inputs_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "leaves_at_import.py").write_text("import sys\nsys.exit(0)\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="SystemExit"):
+        find({}, "leaves_at_import:scorer", "scoring.scorers[0]")

@@ -128,6 +128,23 @@ def test_the_headline_says_what_was_learned_how_long_it_took_and_what_went_wrong
     assert headline(failed) == "made failed after 2 steps: training-0 exited with 1: it broke"
 
 
+def test_skipped_steps_are_in_the_headline() -> None:
+    beat = replace(BEATS[0].beat, totals=BEATS[0].beat.totals | {"skipped_steps": 2.0})
+    seen = replace(snapshot(), beats=(replace(BEATS[0], beat=beat), *BEATS[1:]))
+    told = report.build(RUN, seen, LINES, outcome=DONE)
+    assert headline(told).endswith("; 2 steps were skipped: gradient not finite.")
+    assert "skipped" not in headline(made())
+
+
+def test_a_run_that_is_over_without_a_step_says_why() -> None:
+    ledger = {"generated": Sum(24, 9), "zero_signal": Sum(8, 3), "stale": Sum(16, 6)}
+    told = report.build(RUN, snapshot(ledger=ledger), (), outcome=Outcome("done", "no more"))
+    assert headline(told) == (
+        "made is done without a step: no more; "
+        "16 of 24 members were stale, 8 of 24 members were zero_signal."
+    )
+
+
 def test_a_password_does_not_leave_the_run() -> None:
     run = replace(RUN, bus=Bus(url="redis://me:secret@host:6379/0"))
     told = report.build(run, snapshot(), LINES, outcome=DONE)
