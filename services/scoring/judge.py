@@ -123,7 +123,7 @@ async def _on_the_loop(
     try:
         async with limit:
             return checked(await scorer(answer))
-    except Fault:
+    except (Fault, asyncio.CancelledError, GeneratorExit):
         raise
-    except Exception as exc:  # one answer; the fault is counted by its reason
+    except BaseException as exc:  # also SystemExit: one answer; the fault is counted by its reason
         raise Fault("timeout") if limit.expired() else raised(exc) from exc

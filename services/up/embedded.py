@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import socket as sockets
+import stat
 import tempfile
 import time
 from pathlib import Path
@@ -19,6 +21,9 @@ from services.up.spawn import Popen, Spawner, last_line
 
 START_SECONDS = 20.0
 STOP_SECONDS = 5.0
+PREFIX, SOCKET = "sluice-", "valkey.sock"
+LEFT_SECONDS = 60.0
+"""A younger folder's server may be about to start."""
 SOCKET_PATH_BYTES = 100
 """The kernel takes 108, and the file's own name needs a few."""
 
@@ -56,7 +61,9 @@ class Embedded:
     def start(self) -> str:
         """Starts the server and returns its URL once it answers; raises SluiceError."""
         self._data.mkdir(parents=True, exist_ok=True)
-        self._socket = self._socket or _short_folder() / "valkey.sock"
+        if self._socket is None:
+            sweep()
+            self._socket = _short_folder() / SOCKET
         argv = [str(self._binary), *_options(self._data, self._socket)]
         self._process = self._spawner.spawn(argv, environment=os.environ, log=self.log)
         self._await_answer(self._socket)
@@ -121,11 +128,35 @@ def _binary() -> Path:
 
 
 def _short_folder() -> Path:
-    folder = tempfile.mkdtemp(prefix="sluice-")
-    if len(os.fsencode(folder)) < SOCKET_PATH_BYTES - len("/valkey.sock"):
+    folder = tempfile.mkdtemp(prefix=PREFIX)
+    if len(os.fsencode(folder)) < SOCKET_PATH_BYTES - len(f"/{SOCKET}"):
         return Path(folder)
     os.rmdir(folder)
-    return Path(tempfile.mkdtemp(prefix="sluice-", dir="/tmp"))
+    return Path(tempfile.mkdtemp(prefix=PREFIX, dir="/tmp"))
+
+
+def sweep() -> None:
+    """Removes the sockets' folders of servers that were killed together with their `up`."""
+    for root in {Path(tempfile.gettempdir()), Path("/tmp")}:
+        for folder in root.glob(f"{PREFIX}*"):
+            with contextlib.suppress(OSError):  # it is gone already, or not ours to judge
+                if _is_left(folder):
+                    shutil.rmtree(folder)
+
+
+def _is_left(folder: Path) -> bool:
+    """Whether it is ours, holds a socket of our name and nothing else, and nobody listens there."""
+    about = folder.lstat()
+    ours = stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid()
+    if not ours or time.time() - about.st_mtime < LEFT_SECONDS or os.listdir(folder) != [SOCKET]:
+        return False
+    with sockets.socket(sockets.AF_UNIX) as client:
+        client.settimeout(1.0)
+        try:
+            client.connect(str(folder / SOCKET))
+        except ConnectionRefusedError:
+            return True
+    return False
 
 
 def _options(data: Path, socket: Path) -> list[str]:

@@ -48,8 +48,8 @@ class Report(Struct, frozen=True, kw_only=True):
     `reward_*` and `greedy_*` are held-out means, of samples as in the run and of greedy answers;
     `training_reward_*` are those of the first and the last step's own groups.
     `tokens_per_second` is over `seconds`; medians of several engines are the median engine's.
-    `members_refused` is by fate. `balanced`: every token generated has one fate; while groups are
-    alive, those without one may be theirs.
+    `skipped_steps` had no finite gradient. `members_refused` is by fate. `balanced`: every token
+    generated has one fate; while groups are alive, those without one may be theirs.
     """
 
     name: str
@@ -57,6 +57,7 @@ class Report(Struct, frozen=True, kw_only=True):
     reason: str
     started: str
     steps: int
+    skipped_steps: int = 0
     target_steps: int
     versions: int
     flips: int
@@ -144,6 +145,7 @@ def build(
         reason=outcome.reason,
         started=started,
         steps=snapshot.state.step,
+        skipped_steps=int(totals.total(trainers, "skipped_steps")),
         target_steps=run.steps,
         versions=snapshot.state.version + 1,
         flips=int(totals.total(engines, "flips")),

@@ -27,7 +27,7 @@ from services.up.embedded import Embedded, Given
 from services.up.folder import claim, release
 from services.up.interrupts import Interrupts
 from services.up.journal import Journal
-from services.up.outcome import Outcome, told
+from services.up.outcome import Outcome, proven, told
 from services.up.panel import Panel
 from services.up.placement import Process, evaluation, place
 from services.up.spawn import Spawner, last_line
@@ -134,6 +134,8 @@ class Up:
             outcome = self._watch()
             self._leave()
             self._settle(outcome)
+            if self._snapshot:
+                outcome = proven(outcome, self._snapshot.ledger, self._folder / "logs")
             if outcome.word == "done" and self._run.evaluation:
                 outcome = self._evaluate(grader) or outcome
         finally:
@@ -148,6 +150,7 @@ class Up:
             try:
                 self._keep()
                 self._snapshot = self._bus.snapshot()
+                self._supervisor.heed(self._snapshot, time.monotonic())
             except ChildFailed as exc:
                 return Outcome("failed", str(exc), exc.code)
             except SluiceError as exc:
@@ -203,7 +206,7 @@ class Up:
             grader.end(0.0 if self._interrupts.urgent else TERM_SECONDS)
         if code == EXIT_DONE:
             return None
-        return Outcome("failed", f"evaluate exited with {code}{grader.last_words()}", EXIT_FAILED)
+        return Outcome("failed", f"evaluate {grader.how(code)}{grader.last_words()}", EXIT_FAILED)
 
     def _paint(self, note: str = "") -> None:
         if self._snapshot is not None:

@@ -5,16 +5,23 @@ When a run is over, and what is shown meanwhile, is `service.py`'s.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 
 from pipeline.bus.bus import Bus
 from pipeline.errors import SluiceError
 from pipeline.serve import EXIT_DONE, EXIT_FAILED, EXIT_FENCED, EXIT_INPUT
+from pipeline.watch import Snapshot
 from services.up.placement import Process
+from services.up.silence import Silence
 from services.up.spawn import Popen, Spawner, last_line
 
 STOP_ORDER = ("prompting", "inference", "scoring", "training")
 CANNOT_RESTART = "training"
+TELLS_WHY = re.compile(
+    r"sluice: |(?!DEBUG|INFO|WARN)[A-Za-z_][\w.]*: |[\w.]*(Error|Exception|Interrupt|Exit)$"
+)
+"""What we say of an end ourselves, or the last line of a traceback; a log's line has a date."""
 
 
 class ChildFailed(SluiceError):
@@ -32,11 +39,12 @@ class Child:
         self.process = process
         self._spawner = spawner
         self.restarts = 0
+        self._silent_seconds = 0.0
         self._popen: Popen | None = None
 
     def start(self) -> None:
         """Starts it; called again after each end."""
-        place = self.process
+        place, self._silent_seconds = self.process, 0.0
         self._popen = self._spawner.spawn(place.argv, environment=place.environment, log=place.log)
 
     @property
@@ -58,10 +66,28 @@ class Child:
         if self._popen is not None:
             self._spawner.end(self._popen, patience_seconds=patience_seconds)
 
+    def hush(self, silent: Mapping[tuple[str, int], float]) -> None:
+        """Kills it where it is among the silent; `ended` and `how` tell the rest."""
+        if not self.running or self._popen is None:
+            return
+        if seconds := silent.get((self.process.instance, self._popen.pid)):
+            self._silent_seconds = seconds
+            self._popen.kill()
+
+    def how(self, code: int) -> str:
+        """The way it ended, once it has."""
+        if code < 0 and self._silent_seconds:
+            return f"was silent for {self._silent_seconds:.0f} s and was killed"
+        if code == EXIT_DONE:
+            return "ended early (exit 0 before the run was over)"
+        return f"was killed by signal {-code}" if code < 0 else f"exited with {code}"
+
     def last_words(self) -> str:
-        """The last line of its log, as a quotation."""
-        line = last_line(self.process.log).removeprefix("sluice: ")
-        return f": {line}" if line else f" and left no line in {self.process.log}"
+        """The last line of its log where that is a cause, as a quotation; else where to look."""
+        line = last_line(self.process.log)
+        if TELLS_WHY.match(line):
+            return f": {line.removeprefix('sluice: ')}"
+        return f"; see {self.process.log}"
 
 
 class Supervisor:
@@ -73,6 +99,7 @@ class Supervisor:
         self.children = [Child(process, spawner) for process in processes]
         self.events: list[str] = []
         self._bus, self._limit = bus, restarts
+        self._silence = Silence()
 
     def start(self) -> None:
         """Starts all, in their order."""
@@ -95,6 +122,12 @@ class Supervisor:
                 else:
                     self._mend(child, code)
 
+    def heed(self, snapshot: Snapshot, at: float) -> None:
+        """Kills who is a process still but has not beaten for long: `tend` takes it for a death."""
+        silent = self._silence.observe(snapshot, at)
+        for child in self.children:
+            child.hush(silent)
+
     def leaving(self) -> list[str]:
         """Who has not left yet, once all were told that the run is over."""
         for child in self.children:
@@ -116,16 +149,16 @@ class Supervisor:
     def _note_late(self, child: Child, code: int) -> None:
         if code > 0:
             name, words = child.process.instance, child.last_words()
-            self.events.append(f"{name} {_how(code)} after the run's end{words}")
+            self.events.append(f"{name} {child.how(code)} after the run's end{words}")
 
     def _mend(self, child: Child, code: int) -> None:
         name, words = child.process.instance, child.last_words()
         if code == EXIT_INPUT:
             raise ChildFailed(f"{name} refused its input{words}", EXIT_INPUT)
-        how = _how(code)
-        if code == EXIT_FENCED:
-            raise ChildFailed(f"{name} gave way{words}", EXIT_FENCED)
+        how = child.how(code)
         if child.process.service == CANNOT_RESTART:
+            if code == EXIT_FENCED:  # of others it is a death like any other: they lead nothing
+                raise ChildFailed(f"{name} gave way{words}", EXIT_FENCED)
             raise ChildFailed(f"{name} {how}{words}")
         if child.restarts >= self._limit:
             often = f" after {child.restarts} restarts" if child.restarts else ""
@@ -135,12 +168,6 @@ class Supervisor:
             f"{name} {how}; started again ({child.restarts} of {self._limit}){words}"
         )
         child.start()
-
-
-def _how(code: int) -> str:
-    if code == EXIT_DONE:
-        return "ended early (exit 0 before the run was over)"
-    return f"was killed by signal {-code}" if code < 0 else f"exited with {code}"
 
 
 def _stop_rank(child: Child) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pipeline.ledger import GENERATED
+from services.up.outcome import shares
 from services.up.report import Report
 
 NO_BREAK = "\N{NO-BREAK SPACE}"
@@ -10,7 +12,8 @@ NO_BREAK = "\N{NO-BREAK SPACE}"
 def headline(report: Report) -> str:
     """The run in one sentence."""
     if report.outcome == "failed":
-        return f"{report.name} failed after {plural(report.steps, 'step')}: {report.reason}"
+        after = plural(report.steps, "step")
+        return f"{report.name} failed after {after}: {report.reason}{_skipped(report)}"
     gained = _gain("reward", report.training_reward_first, report.training_reward_last)
     sampled = _gain("sampled", report.reward_first, report.reward_last)
     greedy = _gain("greedy", report.greedy_first, report.greedy_last)
@@ -19,13 +22,33 @@ def headline(report: Report) -> str:
     if not gained:
         return _without_a_step(report)
     state = "" if report.outcome == "done" else f" ({report.reason or report.outcome})"
-    return f"{report.name}{state}: {gained} {took}{f'; held out: {held_out}' if held_out else ''}."
+    graded = f"; held out: {held_out}" if held_out else ""
+    return f"{report.name}{state}: {gained} {took}{graded}{_skipped(report)}."
+
+
+def _skipped(report: Report) -> str:
+    count = report.skipped_steps
+    were = "was" if count == 1 else "were"
+    return f"; {plural(count, 'step')} {were} skipped: gradient not finite" if count else ""
 
 
 def _without_a_step(report: Report) -> str:
     if report.outcome == "stopped":
         return f"{report.name} was {report.reason} before its first step."
-    return f"{report.name} is {report.outcome}: no step yet."
+    if report.outcome == "running":
+        return f"{report.name} is running: no step yet."
+    because = "; ".join(filter(None, (report.reason, _unlearned(report))))
+    return f"{report.name} is {report.outcome} without a step: {because}."
+
+
+def _unlearned(report: Report) -> str:
+    """Why nothing was learned, as far as the ledger tells."""
+    ended = {f: s.members for f, s in report.ledger.items() if f != GENERATED and s.members}
+    if not ended:
+        return "no member was generated"
+    if ended.keys() == {"zero_signal"}:
+        return "every group was without signal"
+    return shares(ended, "members were ")
 
 
 def duration(seconds: float) -> str:

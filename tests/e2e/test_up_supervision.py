@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -141,7 +142,7 @@ def test_leaving_before_the_run_is_over_is_an_error_even_with_exit_0(tmp_path: P
     told = run_up(tmp_path, ALL | {"inference-1": "leaves"})
     assert told.returncode == 1
     assert "inference-1 ended early (exit 0 before the run was over)" in told.last
-    assert "all done, it seems" in told.last
+    assert told.last.endswith(f"; see {tmp_path}/runs/run/logs/inference-1.log")
 
 
 def test_the_trainers_death_fails_the_run(tmp_path: Path) -> None:
@@ -337,7 +338,7 @@ def test_who_fails_just_after_the_runs_end_fails_no_run_and_is_not_started_again
     told = run_up(tmp_path, roles)
     assert told.returncode == 0, told.stderr
     assert report_of(tmp_path)["restarts"] == {}
-    assert "scoring-0 exited with 1 after the run's end: it was in a hurry" in told.stdout
+    assert f"scoring-0 exited with 1 after the run's end; see {tmp_path}/" in told.stdout
     assert len(list(tmp_path.glob("runs/run/scoring-0.*.started"))) == 1
 
 
@@ -350,6 +351,39 @@ def test_a_trainer_that_gives_way_leaves_the_run_to_the_other(
     with closing(Bus.connect(server_url, run_name)) as bus:
         assert bus.state().stop == ""
         bus.purge()
+
+
+def test_an_exit_code_3_is_the_trainers_alone(tmp_path: Path) -> None:
+    told = run_up(tmp_path, ALL | {"scoring-0": "exits with 3", "restarts": 1})
+    assert told.returncode == 1
+    log = tmp_path / "runs/run/logs/scoring-0.log"
+    assert told.last == f"sluice: scoring-0 exited with 3 after 1 restarts; see {log}"
+
+
+def test_a_run_whose_members_were_never_scored_has_failed(tmp_path: Path) -> None:
+    told = run_up(tmp_path, ALL | {"training-0": "sees scorer errors"})
+    assert told.returncode == 1
+    assert told.last == (
+        "sluice: no member was ever scored: 24 of 24 scorer_error; "
+        f"see {tmp_path}/runs/run/logs/scoring-0.log"
+    )
+    assert report_of(tmp_path)["outcome"] == "failed"
+
+
+def test_a_run_without_any_signal_is_done_and_says_so(tmp_path: Path) -> None:
+    told = run_up(tmp_path, ALL | {"training-0": "sees no signal"})
+    assert told.returncode == 0, told.stderr
+    sentence = "run is done without a step: the prompts are over; every group was without signal."
+    assert sentence in told.stdout
+
+
+@pytest.mark.slow
+def test_a_child_that_is_silent_for_long_is_killed_and_started_again(tmp_path: Path) -> None:
+    roles = ALL | {"scoring-0": "freezes", "lease_seconds": 5, "restarts": 0}
+    told = run_up(tmp_path, roles)
+    assert told.returncode == 1
+    assert re.match(r"sluice: scoring-0 was silent for 2\d s and was killed; see ", told.last)
+    assert of_run(tmp_path) == []
 
 
 def test_up_removes_the_weights_that_a_dead_trainer_left_in_memory(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """`sluice up` as a process of its own, with fakes for services: `up_driver.py NAME ROLES_JSON`.
 
-ROLES maps an instance to what it plays; `redis`, `restarts` and `evaluation` are settings.
+ROLES maps an instance to what it plays; `redis`, `restarts`, `evaluation` and `lease_seconds` are
+settings.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.run import Evaluation, Model, Run, Up
+from pipeline.run import Bus, Evaluation, Model, Run, Up
 from services.up import placement
 from services.up.placement import Process
 from services.up.service import up
@@ -26,6 +27,7 @@ def main(
     restarts: int = 0,
     evaluation: str = "",
     redis: str | None = None,
+    lease_seconds: float = 15.0,
 ) -> int:
     """Runs it; its exit code."""
 
@@ -51,6 +53,7 @@ def main(
         steps=3,
         model=Model(path="none"),
         data="jsonl",
+        bus=Bus(lease_seconds=lease_seconds),
         evaluation=Evaluation(data="jsonl") if evaluation else None,
         up=Up(restarts=restarts),
     )
@@ -70,5 +73,6 @@ def fake(instance: str, words: tuple[str, ...], folder: Path) -> Process:
 
 if __name__ == "__main__":
     told = json.loads(sys.argv[2])
-    settings = {k: told.pop(k) for k in ("restarts", "evaluation", "redis") if k in told}
+    keys = ("restarts", "evaluation", "redis", "lease_seconds")
+    settings = {k: told.pop(k) for k in keys if k in told}
     sys.exit(main(sys.argv[1], told, **settings))

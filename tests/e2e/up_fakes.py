@@ -15,7 +15,9 @@ from pathlib import Path
 
 from pipeline import config
 from pipeline.bus.bus import Bus
+from pipeline.ledger import Sum
 from pipeline.life import Life
+from pipeline.messages import Prompt, Sampling
 from pipeline.metrics import Metrics
 
 STEPS = 3
@@ -54,6 +56,20 @@ class Fake:
         print("it was in a hurry", file=sys.stderr, flush=True)
         os._exit(1)  # at once: `up` must not have looked again meanwhile
 
+    def freeze(self) -> None:
+        """Has beaten once, and goes on no more: a process still, and silent."""
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def finish(self, fates: dict[str, Sum]) -> None:
+        """All that came is closed with these sums, and no step was made."""
+        epoch = self.bus.state().epoch + 1
+        self.bus.groups.lead(epoch, self.life.boot)
+        prompt = Prompt(group="0", seq=0, ids=b"", members=24, sampling=Sampling())
+        self.bus.prompts.admit([prompt], cursor=0, next_cursor=1, eof=True)
+        self.bus.groups.refuse(epoch, "0", fates)
+        self.bus.groups.finish(epoch, "done", "the prompts are over")
+        self.life.end()
+
     def train(self) -> None:
         """A few steps, then the end of the run."""
         epoch = self.bus.state().epoch + 1
@@ -90,8 +106,13 @@ def main(role: str, run_path: str, url: str, instance: str) -> None:
         fake.bus.groups.lead(1, "somebody:else")
         print("sluice: another trainer leads the run", file=sys.stderr, flush=True)
         sys.exit(3)
+    if role == "exits with 3":
+        sys.exit(3)
     acts = {
         "trains": fake.train,
+        "freezes": fake.freeze,
+        "sees scorer errors": lambda: fake.finish({"scorer_error": Sum(24, 240)}),
+        "sees no signal": lambda: fake.finish({"zero_signal": Sum(24, 240)}),
         "trains after scoring": fake.train_after_scoring,
         "fails at the end": fake.fail_at_the_end,
     }

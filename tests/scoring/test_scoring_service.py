@@ -116,13 +116,14 @@ def test_coroutines_wait_side_by_side_on_the_loop(plant: Plant, serving: Serving
 
 
 def test_a_coroutines_faults_are_told_apart(plant: Plant, serving: Serving) -> None:
-    plant.group(["hang", "raise", "nan", "good"])
+    plant.group(["hang", "raise", "nan", "exit", "good"])
     with serving(PATIENT, timeout_seconds=0.3):
         (group,) = plant.ready(1)
     assert group.failed == {
         0: "scorer_error: timeout",
         1: "scorer_error: raised: TimeoutError: somebody else's",
         2: "scorer_error: bad_verdict: the reward is nan",
+        3: "scorer_error: raised: SystemExit: 3",
     }
 
 

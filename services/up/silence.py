@@ -1,0 +1,32 @@
+"""Who is a process still and says nothing any more. What is done about it is `supervisor.py`'s."""
+
+from __future__ import annotations
+
+from pipeline.watch import Snapshot
+
+LEASES = 3.0
+LEAST_SECONDS = 20.0
+SURE_SECONDS = 3.0
+"""Of our own clock: after a suspended machine, or a lost server, all look silent for a moment."""
+
+
+class Silence:
+    """Remembers since when each process has looked silent, from snapshot to snapshot."""
+
+    def __init__(self) -> None:
+        self._since: dict[tuple[str, int], float] = {}
+
+    def observe(self, snapshot: Snapshot, at: float) -> dict[tuple[str, int], float]:
+        """Seconds of silence by instance and pid; `at` is the snapshot's time (monotonic seconds).
+
+        A process that has not beaten yet is not silent, and one in a declared long act goes on
+        beating. A process may have had several boots: its newest beat tells.
+        """
+        limit = max(LEAST_SECONDS, LEASES * snapshot.lease_seconds)
+        ages: dict[tuple[str, int], float] = {}
+        for seen in snapshot.beats:
+            who = (seen.beat.instance, seen.beat.pid)
+            ages[who] = min(seen.age_seconds, ages.get(who, seen.age_seconds))
+        silent = {who: age for who, age in ages.items() if age > limit}
+        self._since = {who: self._since.get(who, at) for who in silent}
+        return {who: age for who, age in silent.items() if at - self._since[who] >= SURE_SECONDS}
