@@ -71,11 +71,14 @@ def test_the_door_is_told_in_the_log_and_closed_at_the_end(
     ],
 )
 def test_a_package_that_is_missing_names_the_extra_that_has_it(
-    command: str, package: str, extra: str, server_url: str, run_name: str
+    command: str, package: str, extra: str, server_url: str, run_name: str, tmp_path: Path
 ) -> None:
     """As where it was never installed: importing it raises ModuleNotFoundError."""
     words = [command, str(ROOT / "examples" / "demo.toml"), "--set", f"name={run_name}"]
     words += ["--base"] if command == "evaluate" else ["--redis", server_url]
+    data = tmp_path / "data.jsonl"  # the demo's own are made by its first run
+    data.write_text('{"prompt": "a1b2=2", "reference": "a1b2,a1b2"}\n')
+    words += ["--set", f"data.path={data}", "--set", f"evaluation.data.path={data}"]
     code = f"import sys; sys.modules[{package!r}] = None; sys.argv[1:] = {words!r}\n"
     done = subprocess.run(
         [sys.executable, "-c", code + "from services.cli import main; main()"],
