@@ -14,7 +14,7 @@ def headline(report: Report) -> str:
     if report.outcome == "failed":
         after = plural(report.steps, "step")
         return f"{report.name} failed after {after}: {report.reason}{_skipped(report)}"
-    gained = _gain("reward", report.training_reward_first, report.training_reward_last)
+    gained = _gain("training reward", report.training_reward_first, report.training_reward_last)
     sampled = _gain("sampled", report.reward_first, report.reward_last)
     greedy = _gain("greedy", report.greedy_first, report.greedy_last)
     held_out = ", ".join(filter(None, (sampled, greedy)))

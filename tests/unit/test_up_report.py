@@ -97,7 +97,9 @@ def test_a_run_that_was_stopped_says_so_and_what_it_did() -> None:
     stopped = Outcome("stopped", "stopped by SIGINT")
     early = report.build(RUN, snapshot(), (), outcome=stopped)
     assert headline(early) == "made was stopped by SIGINT before its first step."
-    assert headline(made(outcome=stopped)).startswith("made (stopped by SIGINT): reward 0.25")
+    assert headline(made(outcome=stopped)).startswith(
+        "made (stopped by SIGINT): training reward 0.25"
+    )
 
 
 @pytest.mark.parametrize(
@@ -121,7 +123,7 @@ def test_a_run_without_a_step_can_be_reported() -> None:
 
 def test_the_headline_says_what_was_learned_how_long_it_took_and_what_went_wrong() -> None:
     assert headline(made()).replace(NO_BREAK, " ") == (
-        "made: reward 0.25 → 0.75 in 2 steps and 10.0 s; "
+        "made: training reward 0.25 → 0.75 in 2 steps and 10.0 s; "
         "held out: sampled 0.2 → 0.9, greedy 0.8 → 0.95."
     )
     failed = made(outcome=Outcome("failed", "training-0 exited with 1: it broke"))
