@@ -85,24 +85,6 @@ def explain(snapshot: Snapshot) -> list[str]:
     ]
 
 
-def advise(snapshot: Snapshot) -> list[str]:
-    """What would make the run faster, or let it go on at all."""
-    if snapshot.state.stop:
-        return []
-    processes = _present(snapshot)
-    advice = [f"start a process of {service}" for service in _absent(processes)]
-    places, waits = snapshot.places, _waited_for(processes)
-    gated = waits.get("inference", {None}) & {"prompts", "fresher weights"}
-    if "groups" in waits.get("training", ()) and not advice:
-        if places.open > places.prompts:
-            advice.append("scoring is the slowest part: add a process of scoring")
-        elif not gated:
-            advice.append("generation is the slowest part: add a process of inference")
-    if places.groups >= snapshot.per_step and gated:
-        advice.append("training is the slowest part: raise lag.max or the window, or train faster")
-    return advice
-
-
 def newest(beats: Iterable[Seen]) -> list[Seen]:
     """The newest boot of each instance, in the order of the stream."""
     found: dict[str, Seen] = {}

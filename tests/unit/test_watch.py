@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.ledger import Sum
 from pipeline.messages import Beat
-from pipeline.watch import Places, Seen, Snapshot, State, advise, explain
+from pipeline.watch import Places, Seen, Snapshot, State, explain
 
 
 def _seen(instance: str, waiting_for: str | None = None, **about: object) -> Seen:
@@ -35,7 +35,7 @@ ALL = (_seen("prompting-0"), _seen("inference-0"), _seen("scoring-0"), _seen("tr
 
 
 def test_where_everybody_works_there_is_nothing_to_say() -> None:
-    assert explain(_snapshot(*ALL)) == [] and advise(_snapshot(*ALL)) == []
+    assert explain(_snapshot(*ALL)) == []
 
 
 def test_who_waits_says_for_what_and_where_that_is() -> None:
@@ -82,7 +82,6 @@ def test_a_service_without_a_process_is_missing() -> None:
         "no process of scoring is alive",
         "scoring-0 has been silent for 20 s",
     ]
-    assert advise(snapshot) == ["start a process of scoring"]
 
 
 def test_quarantine_rejection_and_dead_letters_are_said() -> None:
@@ -111,21 +110,3 @@ def test_a_ledger_that_does_not_balance_is_said_first_even_at_the_end() -> None:
 def test_tokens_of_what_is_alive_have_no_fate_yet() -> None:
     flight = _snapshot(*ALL, ledger={"generated": Sum(2, 10)}, places=Places(open=1))
     assert explain(flight) == []
-
-
-@pytest.mark.parametrize(
-    ("inference", "training", "places", "advice"),
-    [
-        (None, "groups", Places(prompts=8), "generation is the slowest part"),
-        (None, "groups", Places(prompts=2, open=8), "scoring is the slowest part"),
-        ("prompts", None, Places(groups=6), "training is the slowest part"),
-    ],
-)
-def test_advice_names_the_slowest_part(
-    inference: str | None, training: str | None, places: Places, advice: str
-) -> None:
-    snapshot = _snapshot(
-        *ALL[::2], _seen("inference-0", inference), _seen("training-0", training), places=places
-    )
-    [sentence] = advise(snapshot)
-    assert sentence.startswith(advice)
