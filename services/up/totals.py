@@ -11,8 +11,6 @@ from pipeline.ledger import GENERATED, Fates
 from pipeline.watch import Seen
 
 NO_REFUSAL = (GENERATED, "trained", "zero_signal", "cancelled")
-SHORTEST_WALL_SECONDS = 1.0
-"""Seconds of a turn are counted when it ends: before that they are no share of anything."""
 ACTIVITIES = ("busy", "idle", "other")
 _LABEL = re.compile(r'^(\w+)\{\w+="([^"]*)"\}$')
 
@@ -51,12 +49,11 @@ def by_label(beats: Iterable[Seen], name: str) -> dict[str, float]:
 
 
 def shares(beats: Iterable[Seen]) -> dict[str, float | None]:
-    """Seconds by activity over the wall seconds of the same processes; None in their first."""
+    """Seconds by activity over the wall seconds of the same processes; None before their first."""
     beats = list(beats)
     wall = total(beats, "wall_seconds")
     seconds = by_label(beats, "loop_seconds")
-    known = wall >= SHORTEST_WALL_SECONDS
-    return {a: seconds.get(a, 0.0) / wall if known else None for a in ACTIVITIES}
+    return {a: seconds.get(a, 0.0) / wall if wall else None for a in ACTIVITIES}
 
 
 def median_gauge(beats: Iterable[Seen], name: str) -> float | None:

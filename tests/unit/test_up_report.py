@@ -86,8 +86,12 @@ def test_a_process_that_was_given_a_new_boot_is_counted_once() -> None:
     assert told.flips == 3
 
 
-def test_a_process_that_failed_in_its_first_second_has_no_shares() -> None:
-    beat = replace(BEATS[0].beat, totals=spent(0.0, 0.5, 0.0, 0.2))
+def test_shares_are_known_as_soon_as_a_second_was_measured_and_not_before() -> None:
+    beat = replace(BEATS[0].beat, totals=spent(0.1, 0.1, 0.0, 0.2))
+    early = replace(snapshot(), beats=(replace(BEATS[0], beat=beat),))
+    told = report.build(RUN, early, LINES, outcome=DONE)
+    assert told.idle_share == {"inference": None, "training": 0.5}
+    beat = replace(BEATS[0].beat, totals=spent(0.0, 0.0, 0.0, 0.0))
     early = replace(snapshot(), beats=(replace(BEATS[0], beat=beat),))
     told = report.build(RUN, early, LINES, outcome=DONE)
     assert told.idle_share == {"inference": None, "training": None}
