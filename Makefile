@@ -5,6 +5,8 @@ TORCH_INDEX ?=
 BIN := .venv/bin
 PINS := docker/constraints/cpu.txt
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c $(PINS)
+# DeepSpeed is built from source, after torch: without its compiled operators, which it makes itself.
+DEEPSPEED := DS_BUILD_OPS=0 DS_ACCELERATOR=cpu
 TORCH := $(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
 
 .DEFAULT_GOAL := help
@@ -41,7 +43,7 @@ bench: .venv/test ## Print the figures of the README.
 lock: ## Pin what the ranges of pyproject.toml resolve to now.
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/pip install --quiet torch==2.13.0
-	.venv-lock/bin/pip install --quiet -e '.[dev]'
+	$(DEEPSPEED) .venv-lock/bin/pip install --quiet -e '.[dev]'
 	.venv-lock/bin/pip freeze --exclude-editable | sed 's/+cpu$$//' > $(PINS)
 	rm -rf .venv-lock
 
@@ -57,5 +59,5 @@ clean: ## Remove what the commands above made, except runs/.
 	@touch $@
 
 .venv/test: .venv/demo
-	$(PIP) -e '.[dev]'
+	$(DEEPSPEED) $(PIP) -e '.[dev]'
 	@touch $@
