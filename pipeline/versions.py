@@ -10,9 +10,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from pipeline.kept import kept_flaw
 from pipeline.messages import Completion, Span
 
-Unit = Literal["sample", "token"]
+Unit = Literal["sample", "token", "mean"]
 
 STALE = "stale"
 FUTURE = "future_version"
@@ -23,7 +24,8 @@ MASKED = "masked"
 class Freshness(NamedTuple):
     """What a member is judged by: the trainer's step, the step of each version that it knows.
 
-    With `unit` sample the oldest token decides about its member, with token about itself alone.
+    With `unit` sample the oldest token decides about its member, with token about itself alone;
+    with mean the mean lag of all its tokens does.
     """
 
     step: int
@@ -50,10 +52,14 @@ def judge(spans: Sequence[Span], freshness: Freshness) -> tuple[Stretch, ...]:
     """A stretch for each span. A future or an orphaned token refuses its whole member."""
     stretches = tuple(_stretches(spans, freshness))
     reasons = {one.reason for one in stretches}
-    decisive = (ORPHAN, FUTURE, STALE) if freshness.unit == "sample" else (ORPHAN, FUTURE)
-    for reason in decisive:
+    for reason in (ORPHAN, FUTURE):
         if reason in reasons:
-            return tuple(one._replace(reason=reason) for one in stretches)
+            return _all(stretches, reason)
+    match freshness.unit:
+        case "sample":
+            return _all(stretches, STALE) if STALE in reasons else stretches
+        case "mean":
+            return _all(stretches, STALE if _mean_lag(stretches) > freshness.lag_max else None)
     return stretches
 
 
@@ -78,7 +84,17 @@ def flaw(completion: Completion) -> str | None:
         return "span_length"
     # One sum is quick, and in double no sum of finite single floats overflows.
     total = sum(memoryview(completion.logprobs).cast("f"))
-    return None if math.isfinite(total) else "nonfinite_logprob"
+    return kept_flaw(completion) if math.isfinite(total) else "nonfinite_logprob"
+
+
+def _all(stretches: tuple[Stretch, ...], reason: str | None) -> tuple[Stretch, ...]:
+    return tuple(one._replace(reason=reason) for one in stretches)
+
+
+def _mean_lag(stretches: tuple[Stretch, ...]) -> float:
+    """Weighted by tokens; every lag is known here."""
+    tokens = sum(one.tokens for one in stretches)
+    return sum((one.lag or 0) * one.tokens for one in stretches) / max(1, tokens)
 
 
 def _stretches(spans: Sequence[Span], freshness: Freshness) -> Iterator[Stretch]:

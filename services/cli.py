@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from pipeline import config
 from pipeline.machine import default_threads
 from pipeline.run import Run
-from pipeline.serve import REDIS_VARIABLE, configure_logs, exit_code, needs
+from pipeline.serve import EXIT_DONE, EXIT_FAILED, REDIS_VARIABLE, configure_logs, exit_code, needs
 
 # \b keeps a paragraph's lines as they are.
 SUMMARY = """Sluice: reinforcement learning for language models that never waits.
@@ -131,6 +131,70 @@ def evaluate(path: RunPath, base: Base = False, set_: Set = None, dry_run: DryRu
             _part("services.inference.evaluation", "evaluate")(run, base=base)
 
     _run(path, set_, dry_run, body)
+
+
+@app.command()
+def replay(path: RunPath, set_: Set = None, dry_run: DryRun = False) -> None:
+    """Repeat a run's steps from its records, and compare the weights bit for bit."""
+
+    def body(run: Run) -> int:
+        default_threads()
+        with needs("model", what="sluice replay"):
+            same = _part("services.training.replay", "replay")(run)
+        return EXIT_DONE if same else EXIT_FAILED
+
+    _run(path, set_, dry_run, body)
+
+
+@app.command()
+def doctor(path: RunPath, redis: Redis = None, set_: Set = None) -> None:
+    """Say what a run waits for, and whether it is sound.
+
+    Reads from Redis alone and writes nothing. Exits 1 where it finds a fault: a run that failed,
+    books that do not balance, a process that is missing, silent or quarantined.
+    """
+
+    def body(run: Run) -> int:
+        return _part("services.keep.doctor", "doctor")(run, redis=redis)  # type: ignore[no-any-return]
+
+    _run(path, set_, False, body)
+
+
+Folder = Annotated[Path | None, typer.Argument(metavar="FOLDER", help="Default: runs/NAME/export.")]
+Version = Annotated[
+    int | None, typer.Option(metavar="N", help="One that was kept; default: the newest checkpoint.")
+]
+
+
+@app.command()
+def export(path: RunPath, folder: Folder = None, version: Version = None, set_: Set = None) -> None:
+    """Write a run's weights in Hugging Face format.
+
+    The newest checkpoint, also while the run goes on. Refuses a folder that exists.
+    """
+
+    def body(run: Run) -> None:
+        default_threads()
+        with needs("model", what="sluice export"):
+            _part("services.keep.export", "export")(run, folder=folder, version=version)
+
+    _run(path, set_, False, body)
+
+
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+
+@app.command()
+def purge(path: RunPath, redis: Redis = None, yes: Yes = False, set_: Set = None) -> None:
+    """Delete one run from Redis. Asks first.
+
+    Refuses where a process of it is alive. The folder runs/NAME stays.
+    """
+
+    def body(run: Run) -> int:
+        return _part("services.keep.purge", "purge")(run, redis=redis, yes=yes)  # type: ignore[no-any-return]
+
+    _run(path, set_, False, body)
 
 
 def main() -> None:

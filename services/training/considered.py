@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
+from pipeline.kept import kept_missing
 from pipeline.ledger import Fates, Sum, total
 from pipeline.messages import Completion, Group, Member
 from pipeline.protocols import Advantage
@@ -47,6 +48,13 @@ class Row(NamedTuple):
         return sum(one.tokens for one in self.stretches if one.reason is None)
 
 
+class Refusal(NamedTuple):
+    """Why a member was refused, and how many tokens it has."""
+
+    reason: str
+    tokens: int
+
+
 class Considered(NamedTuple):
     """A group as judged at `rules`. Its fates are final unless it is kept and judged again.
 
@@ -59,6 +67,15 @@ class Considered(NamedTuple):
     rows: tuple[Row, ...]
     fates: Fates
     rewards: tuple[float, ...]
+
+    @property
+    def refused(self) -> list[Refusal]:
+        """Members of which no token may be trained, whatever becomes of the group."""
+        return [
+            Refusal(row.stretches[0].reason or TRAINED, row.completion.tokens)
+            for row in self.rows
+            if row.stretches and not row.tokens
+        ]
 
 
 def consider(group: Group, rules: Rules) -> Considered:
@@ -120,7 +137,9 @@ def _refusal(group: Group, member: int) -> str | None:
     """Why no token of the member can be used, however fresh."""
     if _reward(group.members[member]) is None:
         return SCORER_ERROR
-    return flaw(group.members[member].completion) or (None if group.prompt.ids else "empty_prompt")
+    completion = group.members[member].completion
+    missing = kept_missing(completion, group.prompt.sampling)
+    return missing or flaw(completion) or (None if group.prompt.ids else "empty_prompt")
 
 
 def _verdict(rows: Sequence[Row], outcomes: list[float]) -> Verdict:

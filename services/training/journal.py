@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, TextIO
 
 from pipeline.ledger import total
 from services.training.considered import TRAINED, ZERO_SIGNAL
@@ -16,6 +17,9 @@ from services.training.optimize import Step
 from services.training.pool import Tally
 
 Save = Callable[[str], None]
+
+LENGTHS = (64, 256, 1024, 4096, 16384, 65536)
+"""Bounds of the buckets in which refusals are counted, in tokens of a completion."""
 
 
 class Journal:
@@ -26,14 +30,15 @@ class Journal:
         self._save = save
         self._weights, self._every = folder / "weights", keep_every
         self._weights.mkdir(parents=True, exist_ok=True)
-        self._lines = (folder / "metrics.jsonl").open("a", buffering=1)
-        self._kept = (self._weights / "kept.jsonl").open("a", buffering=1) if keep_every else None
-        self._last_kept = -1
-        self._started = time.monotonic()
+        last, self._lines = _reopened(folder / "metrics.jsonl")
+        kept, self._kept = _reopened(self._weights / "kept.jsonl")
+        self._last_kept = int(kept.get("version", -1))
+        self.last_batch = int(last.get("batch", 0))
+        self._started = time.monotonic() - float(last.get("seconds", 0.0))
 
     @property
     def seconds(self) -> float:
-        """Since training began."""
+        """Since training began, without the time in which there was no trainer."""
         return time.monotonic() - self._started
 
     def write(self, line: dict[str, Any]) -> None:
@@ -44,7 +49,7 @@ class Journal:
     def keep(self, version: int, step: int, *, last: bool = False) -> None:
         """Keep the version where its turn has come, and the last one always."""
         due = version % self._every == 0 or last if self._every else False
-        if not due or version == self._last_kept or self._kept is None:
+        if not due or version == self._last_kept:
             return
         seconds = round(self.seconds, 3)
         path = self._weights / f"v{version}"
@@ -56,8 +61,7 @@ class Journal:
     def close(self) -> None:
         """Close the files."""
         self._lines.close()
-        if self._kept:
-            self._kept.close()
+        self._kept.close()
 
 
 def step_line(step: Step, tally: Tally) -> dict[str, Any]:
@@ -65,6 +69,7 @@ def step_line(step: Step, tally: Tally) -> dict[str, Any]:
     batch = step.batch
     fates = total([tally.fates, *batch.fates.values()])
     refused = {f: s for f, s in fates.items() if f not in (TRAINED, ZERO_SIGNAL)}
+    lengths = Counter((one.reason, bucket(one.tokens)) for one in (*tally.refused, *batch.refused))
     return {
         "reward": fmean(tally.rewards) if tally.rewards else batch.statistics["reward_mean"],
         "groups": batch.statistics["groups"],
@@ -73,6 +78,7 @@ def step_line(step: Step, tally: Tally) -> dict[str, Any]:
         "members_spanning": batch.statistics["members_spanning"],
         "refused": {fate: sums.members for fate, sums in refused.items() if sums.members},
         "refused_tokens": {fate: sums.tokens for fate, sums in refused.items() if sums.tokens},
+        "refused_lengths": [[*key, count] for key, count in sorted(lengths.items())],
         "completion_tokens": batch.statistics["completion_tokens_mean"],
         "truncated": batch.statistics["truncated_share"],
         **step.statistics.summary(),
@@ -81,6 +87,21 @@ def step_line(step: Step, tally: Tally) -> dict[str, Any]:
         "grad_norm": step.result.grad_norm,
         "finite": step.result.finite,
     }
+
+
+def bucket(tokens: int) -> str:
+    """The bucket of a length: up to so many tokens."""
+    return next((str(bound) for bound in LENGTHS if tokens <= bound), "more")
+
+
+def _reopened(path: Path) -> tuple[dict[str, Any], TextIO]:
+    """The last whole line of a file of JSON lines, and the file, to go on behind it."""
+    written = path.read_bytes() if path.exists() else b""
+    whole = written[: written.rfind(b"\n") + 1]
+    file = path.open("a", buffering=1)
+    file.truncate(len(whole))
+    lines = whole.splitlines()
+    return (json.loads(lines[-1]) if lines else {}), file
 
 
 def _finite(value: Any) -> Any:

@@ -22,6 +22,12 @@ class Numbers:
         self.refused_members = metrics.counter(
             "refused_members", "Members refused whole.", "reason"
         )
+        self.refused_lengths = metrics.counter(
+            "refused_lengths",
+            "Members refused whole, by the length of their completion: up to so many tokens.",
+            "reason",
+            "tokens",
+        )
         self.refused_tokens = metrics.counter("refused_tokens", "Tokens not trained.", "reason")
         self.reward = metrics.gauge("reward", "Mean reward of the groups of the last step.")
         self.lag_mean = metrics.gauge("lag_mean_steps", "Mean lag of the tokens of the last step.")
@@ -36,6 +42,8 @@ class Numbers:
             self.tokens.inc(line["tokens"])
         for reason, members in line["refused"].items():
             self.refused_members.labels(reason=reason).inc(members)
+        for reason, length, members in line["refused_lengths"]:
+            self.refused_lengths.labels(reason=reason, tokens=length).inc(members)
         for reason, tokens in line["refused_tokens"].items():
             self.refused_tokens.labels(reason=reason).inc(tokens)
         self.reward.set(line["reward"])

@@ -6,7 +6,8 @@ window is free; what can be used waits here, and is judged again when a batch is
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from pipeline.bus.groups import Groups
@@ -15,7 +16,7 @@ from pipeline.ledger import Fates, total
 from pipeline.protocols import Advantage
 from pipeline.run import Lag
 from pipeline.versions import Freshness
-from services.training.considered import Considered, Rules, consider
+from services.training.considered import Considered, Refusal, Rules, consider
 
 
 class Tally(NamedTuple):
@@ -24,31 +25,46 @@ class Tally(NamedTuple):
     zero_signal_groups: int
     rewards: tuple[float, ...]
     fates: Fates
+    refused: tuple[Refusal, ...]
+
+
+NOTHING_REFUSED = Tally(0, (), {}, ())
 
 
 class Pool:
     """`rules` move on with every step; `exhausted`: nothing can come beside what is ready."""
 
-    def __init__(self, groups: Groups, epoch: int, *, lag: Lag, advantage: Advantage) -> None:
-        freshness = Freshness(step=0, steps={0: 0}, lag_max=lag.max, unit=lag.unit)
+    def __init__(
+        self,
+        groups: Groups,
+        epoch: int,
+        *,
+        lag: Lag,
+        advantage: Advantage,
+        step: int = 0,
+        steps: Mapping[int, int] = MappingProxyType({}),
+    ) -> None:
+        """`step` is where the trainer stands, `steps` has that of every version it may meet."""
+        freshness = Freshness(step=step, steps=dict(steps), lag_max=lag.max, unit=lag.unit)
         self.rules, self.exhausted = Rules(freshness, advantage), False
         self._groups, self._epoch = groups, epoch
         self._order: list[str] = []
         self._usable: dict[str, Considered] = {}
         self._first: list[Considered] = []
-        self._refused: list[Fates] = []
+        self._refused: list[Considered] = []
 
-    def look(self, batch: int) -> None:
+    def look(self, batch: int) -> bool:
         """Fetch what has become ready, and refuse what cannot be used.
 
-        `batch` is the trainer's own count of commits; raises SluiceError where the run's differs.
+        `batch` is the trainer's own count of commits; False where the run's is lower, since the
+        server was put back to an older state: then nothing was done. Raises SluiceError where it
+        is higher.
         """
         ready = self._groups.collect(self._epoch)
-        if ready.batch != batch:
-            raise SluiceError(
-                f"the run has {ready.batch} batches committed and its trainer {batch}: the server"
-                " was put back to an older state, and a run cannot be resumed yet"
-            )
+        if ready.batch < batch:
+            return False
+        if ready.batch > batch:
+            raise SluiceError(f"the run has {ready.batch} batches, and its trainer made {batch}")
         self._order = [ticket.group for ticket in ready.groups]
         new = [group for group in self._order if group not in self._usable]
         fresh = [consider(group, self.rules) for group in self._groups.fetch(new)] if new else []
@@ -59,6 +75,19 @@ class Pool:
         for considered in (*fresh, *moved):
             self._keep_or_refuse(considered)
         self.exhausted = ready.eof and ready.alive == len(self._order)
+        return True
+
+    def holds(self, chosen: Iterable[Considered], per_step: int) -> bool:
+        """Whether a step with these would leave a started group without a seat in time.
+
+        Groups are seated strictly oldest first, `per_step` at a time. What is whole already gains
+        nothing from waiting.
+        """
+        started, freshness = self._groups.started(), self.rules.freshness
+        for considered in chosen:
+            started.pop(considered.group.prompt.group, None)
+        seats = unseated(started, step=freshness.step, per_step=per_step, lag_max=freshness.lag_max)
+        return bool(seats.difference(self._order))
 
     @property
     def drained(self) -> bool:
@@ -88,7 +117,8 @@ class Pool:
         return Tally(
             zero_signal_groups=sum(c.verdict == "zero_signal" for c in first),
             rewards=tuple(reward for c in first for reward in c.rewards),
-            fates=total(refused),
+            fates=total(c.fates for c in refused),
+            refused=tuple(one for c in refused for one in c.refused),
         )
 
     def _keep_or_refuse(self, considered: Considered) -> None:
@@ -98,4 +128,19 @@ class Pool:
             return
         self._usable.pop(group, None)
         self._groups.refuse(self._epoch, group, considered.fates)
-        self._refused.append(considered.fates)
+        self._refused.append(considered)
+
+
+def unseated(
+    started: Mapping[str, int], *, step: int, per_step: int, lag_max: int
+) -> frozenset[str]:
+    """Which of these groups, by start step, will be too old for their seat once `step` is made.
+
+    The i-th oldest is trained ⌊i / per_step⌋ steps after the next one.
+    """
+    order: Sequence[str] = sorted(started, key=lambda group: (started[group], group))
+    return frozenset(
+        group
+        for i, group in enumerate(order)
+        if step + 1 + i // per_step - started[group] > lag_max
+    )

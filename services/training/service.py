@@ -4,37 +4,32 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import suppress
+from collections.abc import Callable
 from functools import partial
 
 from pipeline import plugins
 from pipeline.bus.bus import Bus
-from pipeline.bus.errors import Unreachable
-from pipeline.errors import Fenced, Gone, SluiceError
+from pipeline.errors import Fenced, Gone
 from pipeline.life import Life
 from pipeline.metrics import Metrics
-from pipeline.model.load import DTYPES, load_model
-from pipeline.model.tokens import Tokenizer
-from pipeline.protocols import (
-    ADVANTAGES,
-    BACKENDS,
-    LOSSES,
-    TRANSPORTS,
-    Advantage,
-    Backend,
-    Loss,
-    Transport,
-)
+from pipeline.model.load import DTYPES
+from pipeline.protocols import TRANSPORTS, Backend, Transport
 from pipeline.run import Run
 from pipeline.weights.publisher import Publisher
 from services.training.batch import Batch
 from services.training.batch import build as build_batch
-from services.training.ending import Ending, crashed, left
-from services.training.epochs import check, claim
+from services.training.checkpoints import Checkpoints
+from services.training.ending import left
+from services.training.epochs import Claim, await_former, claim
 from services.training.journal import Journal, step_line
 from services.training.metrics import Numbers
-from services.training.optimize import Optimizer, Step, learning_rate
-from services.training.pool import Pool
+from services.training.optimize import Optimizer, Step
+from services.training.parts import assemble
+from services.training.pool import NOTHING_REFUSED, Pool
+from services.training.records import Records, plan
+from services.training.recovery import Recovery, mark
+from services.training.resumption import resume
+from services.training.standing import Standing
 
 log = logging.getLogger(__name__)
 
@@ -46,9 +41,13 @@ LONGEST_ACT_SECONDS = 3600.0
 class Training:
     """Consumes groups; publishes weights and commits.
 
-    Waits for groups alone: enough of them for a step, or all that can still come. They come when
-    engines and scorers have done them; a commit frees their places for new prompts, and an engine
-    that has flipped to the announced version may take those.
+    Waits for groups alone: enough of them for a step, or all that can still come; and for an older
+    one that a step now would leave behind for good. They come when engines and scorers have done
+    them; a commit frees their places for new prompts, and an engine that has flipped to the
+    announced version may take those.
+
+    What a step consumes is on disk before the optimizer moves. Killed at any point, the trainer
+    that follows stands where this one stood.
     """
 
     def __init__(
@@ -57,60 +56,60 @@ class Training:
         bus: Bus,
         backend: Backend,
         *,
+        claimed: Claim,
+        standing: Standing,
         pool: Pool,
         optimizer: Optimizer,
         publisher: Publisher,
+        records: Records,
+        checkpoints: Checkpoints,
         journal: Journal,
         life: Life,
         numbers: Numbers,
     ) -> None:
         self.settings, self.bus, self.backend = run, bus, backend
         self.optimizer, self.publisher, self.journal = optimizer, publisher, journal
+        self.records, self.checkpoints = records, checkpoints
         self.life, self.numbers, self.clock = life, numbers, numbers.clock
-        self.pool, self.epoch = pool, publisher.epoch
-        self.committed = self.version = self.optimizer_step = 0
+        self.pool, self.claimed, self.epoch = pool, claimed, claimed.epoch
+        self.committed, self.optimizer_step, self.version = standing
         self.expire_at = 0.0
+        self.held_since: float | None = None
 
     def run(self) -> None:
-        """The run ends with its trainer, whatever ends that: it cannot be resumed yet."""
-        try:
-            self.train()
-        except (Fenced, Unreachable):
-            raise
-        except Exception as exc:
-            with suppress(SluiceError):  # what is raised anyway says more
-                self.finish(crashed(self.optimizer_step, exc))
-            raise
-
-    def train(self) -> None:
         """The one finite clock of a run; it ends early where the data does, or a signal comes."""
         self.announce()
         while self.committed < self.settings.steps:
             batch = self.collect()
             if batch is None:
                 break
+            self.record(batch)
             step = self.step(batch)
             self.commit(step)
             if step.result.finite:
                 self.announce()
             self.write_down(step)
+            self.checkpoint()
         self.leave()
 
     def collect(self) -> Batch | None:
         """Whole groups, oldest first, judged now; None where nothing can come any more."""
-        per_step, tokens = self.settings.groups.per_step, self.settings.training.pack_tokens
         while not self.life.stopping:
             with self.clock("other"):
                 self.keep_alive()
                 self.publisher.check()
-                self.pool.look(self.committed)
-                oldest = self.pool.oldest(per_step)
-                if len(oldest) == per_step or self.pool.exhausted:
-                    rules = self.pool.rules
-                    return build_batch(oldest, rules, pack_tokens=tokens) if oldest else None
+                if self.look() and (batch := self.batch()):
+                    return batch if batch.groups else None
             with self.clock("idle"):
                 time.sleep(IDLE_SECONDS)
         return None
+
+    def record(self, batch: Batch) -> None:
+        """All that the step consumes, on disk before it is made."""
+        number = self.committed + 1
+        with self.clock("other"):
+            self.claimed.check()
+            self.records.write(plan(batch, number=number, epoch=self.epoch, version=self.version))
 
     def step(self, batch: Batch) -> Step:
         """One optimizer step, taken or not."""
@@ -121,15 +120,21 @@ class Training:
         """Effect in the ledger: the groups are closed, their places are free, the step counts."""
         number, changed, fates = self.committed + 1, step.result.finite, step.batch.fates
         with self.clock("other"):
-            reply = self.bus.groups.commit(self.epoch, batch=number, changed=changed, fates=fates)
-            if reply == "behind":  # "old" is the answer to a repeat whose first reply was lost
-                raise SluiceError(f"the server has lost what was committed before batch {number}")
+            self.claimed.check()
+            known = self.is_heard(
+                lambda: (
+                    self.bus.groups.commit(self.epoch, batch=number, changed=changed, fates=fates)
+                    != "behind"
+                )
+            )
             self.committed = number
             self.pool.forget(fates)
             if changed:
                 self.version += 1
                 self.optimizer_step += 1
                 self.pool.made(self.version, self.optimizer_step)
+            if not known:
+                self.tell_again()
 
     def announce(self) -> None:
         """Copy the weights out; they are sent, and then announced, while training goes on."""
@@ -150,6 +155,14 @@ class Training:
                 *(line[key] for key in ("step", "reward", "lag_mean", "tokens", "grad_norm")),
             )
 
+    def checkpoint(self, *, last: bool = False) -> None:
+        """Where a trainer that follows begins, every so many batches."""
+        if not last and self.committed % self.settings.training.checkpoint_every:
+            return
+        with self.clock("other"), self.life.long(None, LONGEST_ACT_SECONDS):
+            standing = Standing(self.committed, self.optimizer_step, self.version)
+            self.checkpoints.write(mark(self.backend, standing), epoch=self.epoch)
+
     # What the loop is made of.
 
     def keep_alive(self) -> None:
@@ -159,70 +172,123 @@ class Training:
         while the machine slept is replaced, and nothing else changes.
         """
         try:
-            self.life.progress("groups")
+            held = self.held_since is not None
+            self.life.progress("older groups to be done" if held else "groups")
             if time.monotonic() >= self.expire_at:
                 self.expire_at = time.monotonic() + EXPIRE_SECONDS
                 self.bus.groups.expire(self.life.boot)
         except Gone:
             self.life.reborn()
 
+    def look(self) -> bool:
+        """What is ready now; False where the server was put back, and had to be told again."""
+        if self.is_heard(lambda: self.pool.look(self.committed)):
+            return True
+        self.tell_again()
+        return False
+
+    def is_heard(self, act: Callable[[], bool]) -> bool:
+        """Whether the server knows of all that came before this act; raises Fenced by another."""
+        try:
+            return act()
+        except Fenced:
+            if self.bus.state().epoch >= self.epoch:
+                raise
+            return False
+
+    def tell_again(self) -> None:
+        """The server was put back to an older state: lead again, and say what it has lost.
+
+        Commits before announcements: a version may only be known once its step is.
+        """
+        state = self.bus.state()
+        log.warning("the server knows %d of %d batches: telling it", state.batch, self.committed)
+        if state.epoch < self.epoch:
+            self.bus.groups.lead(self.epoch, self.life.boot)
+        for batch, changed, fates in self.records.outcomes(state.batch, self.optimizer_step):
+            self.bus.groups.commit(self.epoch, batch=batch, changed=changed, fates=fates)
+        self.publisher.announce_again()
+
+    def batch(self) -> Batch | None:
+        """The next batch, empty where nothing can come any more; None while there is none yet."""
+        per_step = self.settings.groups.per_step
+        oldest = self.pool.oldest(per_step)
+        if not self.pool.exhausted and (len(oldest) < per_step or self.is_held()):
+            return None
+        self.held_since = None
+        return build_batch(oldest, self.pool.rules, pack_tokens=self.settings.training.pack_tokens)
+
+    def is_held(self) -> bool:
+        """Whether a step now would starve an older group, for a bounded time."""
+        lag, per_step = self.settings.lag, self.settings.groups.per_step
+        if lag.pace == "refuse" or not self.pool.holds(self.pool.oldest(per_step), per_step):
+            return False
+        self.held_since = self.held_since or time.monotonic()
+        return time.monotonic() - self.held_since < lag.hold_seconds
+
     def leave(self) -> None:
-        """The last weights go out and are kept, and the run is over."""
+        """The last weights go out and are kept; the run is over, or a trainer that follows goes on.
+
+        Where another ended the run first, that word stands.
+        """
+        complete = self.committed >= self.settings.steps
+        ending = left(self.optimizer_step, complete=complete, drained=self.pool.drained)
+        self.checkpoint(last=True)
         with self.clock("other"), self.life.long(None, LONGEST_ACT_SECONDS):
             self.publisher.flush()
             self.journal.keep(self.version, self.optimizer_step, last=True)
-            complete = self.committed == self.settings.steps
-            self.finish(
-                left(
-                    self.optimizer_step,
-                    complete=complete,
-                    drained=self.pool.drained,
-                    signal=self.life.signal,
-                )
-            )
+            if ending is not None:
+                self.bus.groups.finish(self.epoch, *ending)
+            else:
+                why = self.life.signal or self.life.pulse.reason
+                log.info("stopped at step=%d by %s", self.optimizer_step, why)
         self.journal.close()
-
-    def finish(self, ending: Ending) -> None:
-        """Everybody hears that the run is over; where another ended it first, that word stands."""
-        self.bus.groups.finish(self.epoch, *ending)
 
 
 def build(run: Run, bus: Bus, *, life: Life, metrics: Metrics) -> Training:
     """The composition root.
 
-    Raises ConfigError for parts that cannot be had, Fenced where the run has, or had, a trainer.
+    Raises ConfigError for parts that cannot be had, Fenced where the run has another trainer.
     """
-    check(bus, run.folder)
+    await_former(bus, life.boot, run.bus.lease_seconds)
     with life.long("model", 600):
-        # The optimizer's own copy: in bfloat16 a small learning rate would be rounded away.
-        model = load_model(run.model.path, dtype="float32")
-        tokenizer = Tokenizer(run.model.path)
-        backend: Backend = plugins.make(
-            BACKENDS, run.training.backend, model, at="training.backend"
-        )
-    loss: Loss = plugins.build(LOSSES, run.objective.loss, at="objective.loss")
-    advantage: Advantage = plugins.build(
-        ADVANTAGES, run.objective.advantage, at="objective.advantage"
-    )
+        parts = assemble(run)
     transport: Transport = plugins.make(TRANSPORTS, run.weights, at="weights", run=run.name)
-
-    def save(path: str) -> None:
-        backend.save(path)
-        tokenizer.save(path)
-
-    rate = partial(
-        learning_rate, peak=run.training.learning_rate, warmup_steps=run.training.warmup_steps
-    )
-    epoch = claim(bus, run.folder, life.boot)
-    announce = partial(bus.versions.announce, min_version=0)
+    records, checkpoints = Records(run.folder), Checkpoints(run.folder, parts.save)
+    recovery = Recovery(run, records, advantage=parts.advantage)
+    claimed = claim(bus, run.folder, life.boot)
+    every = run.evaluation.every if run.evaluation else 0
+    journal = Journal(run.folder, parts.save_model, keep_every=every)
+    with life.long("replay of its records", LONGEST_ACT_SECONDS):
+        standing = recovery.load(parts.backend, checkpoints)
+        for replayed in recovery.replay(parts.optimizer, standing):
+            standing = replayed.standing
+            if standing.batch > journal.last_batch:
+                journal.write(step_line(replayed.step, NOTHING_REFUSED) | standing._asdict())
+        standing = resume(bus, claimed, records, standing)
+    steps = {**bus.versions.steps(), standing.version: standing.step}
+    announce = partial(bus.versions.announce, min_version=standing.version)
     return Training(
         run,
         bus,
-        backend,
-        pool=Pool(bus.groups, epoch, lag=run.lag, advantage=advantage),
-        optimizer=Optimizer(backend, loss, rate=rate),
-        publisher=Publisher(announce, transport, epoch=epoch, dtype=DTYPES[run.model.dtype]),
-        journal=Journal(run.folder, save, keep_every=run.evaluation.every if run.evaluation else 0),
+        parts.backend,
+        claimed=claimed,
+        standing=standing,
+        pool=Pool(
+            bus.groups,
+            claimed.epoch,
+            lag=run.lag,
+            advantage=parts.advantage,
+            step=standing.step,
+            steps=steps,
+        ),
+        optimizer=parts.optimizer,
+        publisher=Publisher(
+            announce, transport, epoch=claimed.epoch, dtype=DTYPES[run.model.dtype]
+        ),
+        records=records,
+        checkpoints=checkpoints,
+        journal=journal,
         life=life,
         numbers=Numbers(metrics),
     )

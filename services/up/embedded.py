@@ -16,6 +16,7 @@ from pathlib import Path
 
 import redis
 
+from pipeline.bus.address import socket_of
 from pipeline.errors import ConfigError, SluiceError
 from services.up.spawn import Popen, Spawner, last_line
 
@@ -47,11 +48,14 @@ class Given:
 
 
 class Embedded:
-    """The server's data is kept in the run's folder; clients meet it at a unix socket only."""
+    """The server's data is kept in the run's folder; clients meet it at a unix socket only.
+
+    A link in the folder leads to the socket, for whoever asks after the run.
+    """
 
     def __init__(self, folder: Path, spawner: Spawner, *, restarts: int) -> None:
         self.log = folder / "logs" / "valkey.log"
-        self._data = folder / "valkey"
+        self._data, self._link = folder / "valkey", socket_of(folder)
         self._spawner = spawner
         self._limit, self._restarts = restarts, 0
         self._binary = _binary()
@@ -67,6 +71,8 @@ class Embedded:
         argv = [str(self._binary), *_options(self._data, self._socket)]
         self._process = self._spawner.spawn(argv, environment=os.environ, log=self.log)
         self._await_answer(self._socket)
+        self._link.unlink(missing_ok=True)
+        self._link.symlink_to(self._socket)
         return f"unix://{self._socket}"
 
     def keep(self) -> str:
@@ -88,6 +94,7 @@ class Embedded:
         """Ends the server; its data stays."""
         if self._process is not None:
             self._spawner.end(self._process, patience_seconds=STOP_SECONDS)
+        self._link.unlink(missing_ok=True)
         if self._socket is not None:
             shutil.rmtree(self._socket.parent, ignore_errors=True)
 

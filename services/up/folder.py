@@ -1,10 +1,17 @@
-"""The folder of a run: one of its own for each, so that two runs never mix."""
+"""The folder of a run: one of its own for each, so that two runs never mix.
+
+A run whose folder says that it ended is over, and its name gets a number; one that was cut short
+goes on in its folder.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import itertools
+import os
 import shutil
 from pathlib import Path
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -13,32 +20,88 @@ from pipeline.errors import ConfigError
 from pipeline.run import RUNS, Run
 
 NAME_LIMIT = 64
+ENDED, LOGS, RUN_TOML = "ended", "logs", "run.toml"
 
 
-def claim(run: Run, runs: Path = RUNS) -> tuple[Path, Run]:
-    """A new folder for the run, NAME or NAME-2 and so on, and the run under that name.
+class Claimed(NamedTuple):
+    """A run's folder, locked while `lock` is open, and the run under the folder's name."""
 
-    `mkdir` decides, so two that start at once get two. The resolved run.toml is in it, without the
-    server's URL, which may hold a password: processes are told it by their environment.
+    folder: Path
+    run: Run
+    resumed: bool
+    lock: int
+
+    def release(self) -> None:
+        """Give back the name of a run that never began; one that did keeps its folder."""
+        os.close(self.lock)
+        if not self.resumed:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def claim(run: Run, runs: Path = RUNS) -> Claimed:
+    """The folder of the run: NAME, or NAME-2 and so on where the former ones have ended.
+
+    The resolved run.toml is in it, without the server's URL, which may hold a password: processes
+    are told it by their environment. Raises ConfigError where the run is alive, or goes on under
+    keys that may not change.
     """
     for number in itertools.count(1):
         suffix = f"-{number}" if number > 1 else ""
         folder = runs.resolve() / (run.name[: NAME_LIMIT - len(suffix)] + suffix)
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        except OSError as exc:
-            remedy = "start where a folder can be made"
-            raise ConfigError(str(folder), None, rule=str(exc), remedy=remedy) from exc
-        bus = replace(run.bus, url="")
-        named = replace(run, name=folder.name, bus=bus)
-        (folder / "logs").mkdir()
-        (folder / "run.toml").write_text(config.dump(named), encoding="utf-8")
-        return folder, named
+        if not (folder / ENDED).exists():
+            return _begin(replace(run, name=folder.name, bus=replace(run.bus, url="")), folder)
     raise AssertionError("count never ends")
 
 
-def release(folder: Path) -> None:
-    """Gives back the name of a run that never began."""
-    shutil.rmtree(folder, ignore_errors=True)
+def mark_ended(folder: Path) -> None:
+    """The run is over, and nothing will go on here."""
+    (folder / ENDED).touch()
+
+
+def _begin(run: Run, folder: Path) -> Claimed:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as exc:
+        remedy = "start where a folder can be made"
+        raise ConfigError(str(folder), None, rule=str(exc), remedy=remedy) from exc
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        resumed = _has_begun(folder)
+        if resumed:
+            _check_equal(run, config.load(folder / RUN_TOML))
+        else:
+            _clear(folder)
+        (folder / LOGS).mkdir(exist_ok=True)
+        (folder / RUN_TOML).write_text(config.dump(run), encoding="utf-8")
+    except BlockingIOError:
+        os.close(lock)
+        remedy = "wait for its end, stop it, or choose another name"
+        raise ConfigError("name", run.name, rule="this run is alive", remedy=remedy) from None
+    except BaseException:
+        os.close(lock)
+        raise
+    return Claimed(folder, run, resumed, lock)
+
+
+def _has_begun(folder: Path) -> bool:
+    """Whether a trainer has led the run: then there may be steps to go on from."""
+    return any((folder / "epochs").glob("*"))
+
+
+def _check_equal(run: Run, former: Run) -> None:
+    for key, value in run.identity.items():
+        if (stored := former.identity[key]) != value:
+            rule = f"run {run.name} is not over, and was made with {stored!r}"
+            remedy = "restore that value to go on with it, or choose another run name"
+            raise ConfigError(key, value, rule=rule, remedy=remedy)
+
+
+def _clear(folder: Path) -> None:
+    """What a run left that never had a trainer, but for its logs; nothing that is not a run's."""
+    left = [path for path in folder.iterdir() if path.name != LOGS]
+    if left and not (folder / RUN_TOML).exists():
+        remedy = "choose another run name, or move it away"
+        raise ConfigError(str(folder), None, rule="is not the folder of a run", remedy=remedy)
+    for path in left:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -19,6 +19,7 @@ from pipeline.protocols import (
     TRANSPORTS,
 )
 from pipeline.run import Run
+from pipeline.verdicts import terms
 
 
 def preflight(run: Run) -> None:
@@ -28,10 +29,10 @@ def preflight(run: Run) -> None:
     plugins.make(DATASETS, run.data, at="data")
     if run.evaluation:
         plugins.make(DATASETS, run.evaluation.data, at="evaluation.data")
-    for number, spec in enumerate(run.scoring.scorers):
+    for number, term in enumerate(terms(run.scoring.scorers)):
         at = f"scoring.scorers[{number}]"
-        scorer = plugins.find(SCORERS, spec, at)
-        plugins.check(scorer, plugins.options_of(spec), at, given=frozenset())
+        scorer = plugins.find(SCORERS, term.spec, at)
+        plugins.check(scorer, plugins.options_of(term.spec), at, given=frozenset())
         plugins.check_call(scorer, at, None)
 
 

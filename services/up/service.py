@@ -18,13 +18,13 @@ from rich.console import Console
 from pipeline.bus.bus import Bus
 from pipeline.errors import ConfigError, SluiceError
 from pipeline.run import Run
-from pipeline.serve import EXIT_DONE, EXIT_FAILED, EXIT_FENCED, EXIT_INPUT
+from pipeline.serve import EXIT_DONE, EXIT_FAILED, EXIT_INPUT
 from pipeline.watch import Snapshot
 from pipeline.weights.folders import default_root, sweep
 from services.process import open_run
 from services.up import page, report
 from services.up.embedded import Embedded, Given
-from services.up.folder import claim, release
+from services.up.folder import Claimed, claim, mark_ended
 from services.up.interrupts import Interrupts
 from services.up.journal import Journal
 from services.up.outcome import Outcome, proven, told
@@ -68,13 +68,14 @@ def up(
 def _up(
     run: Run, redis: str, interrupts: Interrupts, place: Place, evaluation: PlaceEvaluation
 ) -> Outcome:
-    folder, run = claim(run)
+    claimed = claim(run)
+    run, folder = claimed.run, claimed.folder
     with Spawner() as spawner, contextlib.ExitStack() as opened:
         try:
-            server, url, bus = _meet(run, folder, redis, spawner, opened)
+            server, url, bus = _meet(claimed, redis, spawner, opened)
         except SluiceError:
             opened.close()
-            release(folder)
+            claimed.release()
             raise
         processes, limit = place(run, folder, url), run.up.restarts
         supervisor = Supervisor(processes, spawner, bus=bus, restarts=limit)
@@ -83,20 +84,22 @@ def _up(
 
 
 def _meet(
-    run: Run, folder: Path, redis: str, spawner: Spawner, opened: contextlib.ExitStack
+    claimed: Claimed, redis: str, spawner: Spawner, opened: contextlib.ExitStack
 ) -> tuple[Given | Embedded, str, Bus]:
     """The server, its URL, and the run on it; `opened` closes them."""
+    run, folder = claimed.run, claimed.folder
     limit = run.up.restarts
     server = Given(redis) if redis else Embedded(folder, spawner, restarts=limit)
     opened.callback(server.stop)
     url = server.start()
     bus = opened.enter_context(contextlib.closing(Bus.connect(url, run.name)))
-    _open_anew(bus, run)
+    open_run(bus, run)
+    if not claimed.resumed:
+        _check_new(bus, run)
     return server, url, bus
 
 
-def _open_anew(bus: Bus, run: Run) -> None:
-    open_run(bus, run)
+def _check_new(bus: Bus, run: Run) -> None:
     state = bus.state()
     if state.epoch or state.cursor:
         remedy = "choose another name"
@@ -133,7 +136,7 @@ class Up:
                 self._supervisor.start()
             outcome = self._watch()
             self._leave()
-            self._settle(outcome)
+            self._settle()
             if self._snapshot:
                 outcome = proven(outcome, self._snapshot.ledger, self._folder / "logs")
             if outcome.word == "done" and self._run.evaluation:
@@ -182,15 +185,12 @@ class Up:
             self._paint(f"waiting for {', '.join(left)} to leave")
             time.sleep(TURN_SECONDS / 5)
 
-    def _settle(self, outcome: Outcome) -> None:
-        """The last picture; whoever joined from elsewhere hears that there is no more to do.
-
-        Not where another trainer leads: then the run is its own to finish.
-        """
+    def _settle(self) -> None:
+        """The last picture. A run that nobody finished goes on when it is started again."""
         with contextlib.suppress(SluiceError):  # without a server the former picture has to do
-            if outcome.word in ("failed", "stopped") and outcome.code != EXIT_FENCED:
-                self._bus.groups.finish(self._bus.state().epoch, "failed", outcome.reason)
             self._snapshot = self._bus.snapshot()
+        if self._snapshot and self._snapshot.state.stop:
+            mark_ended(self._folder)
 
     def _evaluate(self, grader: Child) -> Outcome | None:
         """Grades what was kept; an outcome only where that did not end well."""

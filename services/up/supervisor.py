@@ -17,7 +17,7 @@ from services.up.silence import Silence
 from services.up.spawn import Popen, Spawner, last_line
 
 STOP_ORDER = ("prompting", "inference", "scoring", "training")
-CANNOT_RESTART = "training"
+LEADS = "training"
 TELLS_WHY = re.compile(
     r"sluice: |(?!DEBUG|INFO|WARN)[A-Za-z_][\w.]*: |[\w.]*(Error|Exception|Interrupt|Exit)$"
 )
@@ -156,10 +156,9 @@ class Supervisor:
         if code == EXIT_INPUT:
             raise ChildFailed(f"{name} refused its input{words}", EXIT_INPUT)
         how = child.how(code)
-        if child.process.service == CANNOT_RESTART:
-            if code == EXIT_FENCED:  # of others it is a death like any other: they lead nothing
-                raise ChildFailed(f"{name} gave way{words}", EXIT_FENCED)
-            raise ChildFailed(f"{name} {how}{words}")
+        if child.process.service == LEADS and code == EXIT_FENCED:
+            # Of others it is a death like any other: they lead nothing.
+            raise ChildFailed(f"{name} gave way{words}", EXIT_FENCED)
         if child.restarts >= self._limit:
             often = f" after {child.restarts} restarts" if child.restarts else ""
             raise ChildFailed(f"{name} {how}{often}{words}")

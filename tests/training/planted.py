@@ -37,7 +37,13 @@ def infinite_once(tokens: Tokens) -> Any:
 
 
 def made_run(
-    name: str, *, steps: int = 3, lag: int = 1, dtype: Any = "float32", **sections: Any
+    name: str,
+    *,
+    steps: int = 3,
+    lag: int | Lag = 1,
+    pace: Any = "hold",
+    dtype: Any = "float32",
+    **sections: Any,
 ) -> Run:
     """Two groups of two members a step."""
     return Run(
@@ -46,7 +52,7 @@ def made_run(
         model=Model(path=str(MODEL), dtype=dtype),
         data="jsonl",
         groups=Groups(members=2, per_step=2),
-        lag=Lag(max=lag),
+        lag=lag if isinstance(lag, Lag) else Lag(max=lag, pace=pace),
         **sections,
     )
 
@@ -161,6 +167,13 @@ class Trainer:
         self._thread.join(seconds)
         assert not self._thread.is_alive(), "training does not end"
         return self.code
+
+    def stop(self) -> int | None:
+        """Ask it to leave, as a signal does; its exit code."""
+        self.life.signal = "SIGTERM"
+        code = self.join()
+        self.life.end()
+        return code
 
     def close(self) -> None:
         if self._thread.is_alive():

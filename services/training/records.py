@@ -1,0 +1,135 @@
+"""The step record: all that a step consumes, on disk before the optimizer moves. † torch
+
+One file a batch, named by its number and the epoch of the trainer that planned it. It has no layout
+of packs or ranks: what a batch is made of follows from it and from RUN.toml. Reading them back into
+a trainer is in `recovery`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from pipeline.errors import DecodeError, SluiceError
+from pipeline.ledger import Fates
+from pipeline.messages import Group
+from services.training import disk
+from services.training.batch import Batch
+from services.training.considered import skipped
+
+_NAME = re.compile(r"(\d{8,})\.e(\d+)")
+
+
+class Record(Struct, frozen=True, kw_only=True, tag="record/1"):
+    """Batch `batch`, counted from 1, as planned when the trainer stood at `step` and `version`.
+
+    `steps` has the step of every version that the groups' spans name; `fates` is what the commit
+    says of each group if the step is taken.
+    """
+
+    batch: int
+    epoch: int
+    step: int
+    version: int
+    steps: dict[int, int]
+    groups: tuple[Group, ...]
+    fates: dict[str, Fates]
+
+
+def plan(batch: Batch, *, number: int, epoch: int, version: int) -> Record:
+    """The record of a batch that is about to be stepped."""
+    freshness = batch.rules.freshness
+    spans = (s for g in batch.groups for m in g.members.values() for s in m.completion.spans)
+    named = {span.version for span in spans}
+    return Record(
+        batch=number,
+        epoch=epoch,
+        step=freshness.step,
+        version=version,
+        steps={v: step for v, step in sorted(freshness.steps.items()) if v in named},
+        groups=batch.groups,
+        fates=batch.fates,
+    )
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Record)
+
+
+class Outcome(NamedTuple):
+    """What was, or is to be, committed of a record."""
+
+    batch: int
+    changed: bool
+    fates: dict[str, Fates]
+
+
+class Records:
+    """`steps/` of a run. Of several records with one number the highest epoch counts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "steps"
+
+    def write(self, record: Record) -> None:
+        """The record, whole and synced. Raises SluiceError where it cannot be written."""
+        path = self.folder / f"{record.batch:08d}.e{record.epoch}"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            disk.write(path, _encoder.encode(record))
+        except OSError as exc:
+            raise SluiceError(
+                f"{path} cannot be written ({exc.strerror}): no step was made"
+            ) from exc
+
+    def numbers(self) -> list[int]:
+        """The batches that are recorded, ascending."""
+        return sorted(self._newest())
+
+    def read(self, batch: int) -> Record:
+        """One record; raises DecodeError for one of another schema."""
+        return _read(self._newest()[batch])
+
+    def after(self, batch: int) -> Iterator[Record]:
+        """Those with a higher number, ascending."""
+        newest = self._newest()
+        for number in sorted(number for number in newest if number > batch):
+            yield _read(newest[number])
+
+    def outcomes(self, after: int, step: int) -> Iterator[Outcome]:
+        """What became of each batch above `after`, given the optimizer step that followed them.
+
+        A step was taken where the next record stands one higher.
+        """
+        former: Record | None = None
+        for record in self.after(after):
+            if former is not None:
+                yield _outcome(former, record.step)
+            former = record
+        if former is not None:
+            yield _outcome(former, step)
+
+    def _newest(self) -> dict[int, Path]:
+        found: dict[int, tuple[int, Path]] = {}
+        for path in self.folder.glob("*.e*") if self.folder.exists() else ():
+            if match := _NAME.fullmatch(path.name):
+                batch, epoch = int(match[1]), int(match[2])
+                found[batch] = max(found.get(batch, (0, path)), (epoch, path))
+        return {batch: path for batch, (_, path) in found.items()}
+
+
+def _read(path: Path) -> Record:
+    try:
+        return _decoder.decode(path.read_bytes())
+    except msgspec.MsgspecError as exc:
+        tag = Record.__struct_config__.tag
+        raise DecodeError(f"{path}: no record that this release can read, {tag} ({exc})") from exc
+
+
+def _outcome(record: Record, step_after: int) -> Outcome:
+    changed = step_after > record.step
+    return Outcome(record.batch, changed, record.fates if changed else skipped(record.fates))

@@ -1,0 +1,47 @@
+"""`sluice replay`: the recorded schedule once more, offline, from the first weights. † torch
+
+Every checkpoint on the way, and the last one at the end, must have the same weights bit for bit:
+then what a run learnt follows from its records and its RUN.toml alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from pipeline.errors import ConfigError
+from pipeline.model.fingerprint import fingerprint
+from pipeline.run import Run
+from services.training.checkpoints import Checkpoint, found
+from services.training.parts import assemble
+from services.training.records import Records
+from services.training.recovery import Recovery
+from services.training.standing import Standing
+
+
+def replay(run: Run, *, say: Callable[[str], None] = print) -> bool:
+    """Whether every checkpoint that there is was reached bit for bit. Raises ConfigError."""
+    records = Records(run.folder)
+    checkpoints = {mark.batch: mark for mark in found(run.folder)}
+    if not (numbers := records.numbers()) or not checkpoints:
+        what = "record" if checkpoints else "checkpoint"
+        remedy = "name the RUN.toml of a run that has made steps, from where it was started"
+        raise ConfigError(str(run.folder), None, rule=f"there is no {what} in it", remedy=remedy)
+    torch.set_num_threads(checkpoints[max(checkpoints)].threads)
+    parts = assemble(run)
+    same = True
+    recovery = Recovery(run, records, advantage=parts.advantage)
+    for done in recovery.replay(parts.optimizer, Standing()):
+        if (mark := checkpoints.get(done.standing.batch)) is not None:
+            same &= _compare(mark, fingerprint(parts.backend.weights()), say)
+    say(f"replayed {len(numbers)} batches, {done.standing.step} steps")
+    return same
+
+
+def _compare(mark: Checkpoint, live: str, say: Callable[[str], None]) -> bool:
+    if live == mark.fingerprint:
+        say(f"step {mark.step}: the same weights, bit for bit ({live})")
+        return True
+    say(f"step {mark.step}: other weights ({live}) than the run had ({mark.fingerprint})")
+    return False

@@ -1,0 +1,77 @@
+"""A real trainer that kills itself at a named point: `dying_trainer.py RUN.toml INSTANCE FAULTS`.
+
+FAULTS is a file of lines `before|after ACT N`: this process dies at the N-th ACT of its life. Each
+start takes the first line away, so that whoever starts it again gets the next; without a line it
+lives.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pipeline import config
+from pipeline.bus.bus import Bus
+from pipeline.life import Life
+from pipeline.metrics import Metrics
+from pipeline.serve import REDIS_VARIABLE, configure_logs, exit_code
+from services.process import open_run
+from services.training import service as training
+
+
+def main(run_path: str, instance: str, faults: str) -> None:
+    """The service, as `services.process` runs it, but for the fault."""
+    configure_logs()
+    run, fault = config.load(Path(run_path)), _next(Path(faults))
+    bus = Bus.connect(os.environ[REDIS_VARIABLE], run.name)
+    open_run(bus, run)
+    metrics = Metrics("training")
+    life = Life(bus, "training", instance, metrics=metrics)
+    life.start()
+    service = training.build(run, bus, life=life, metrics=metrics)
+    if fault:
+        _plant(service, *fault)
+    service.run()
+    life.end()
+
+
+def _next(faults: Path) -> tuple[str, str, int] | None:
+    lines = faults.read_text().splitlines()
+    if not lines:
+        return None
+    faults.write_text("".join(f"{line}\n" for line in lines[1:]))
+    when, act, number = lines[0].split()
+    return when, act, int(number)
+
+
+def _plant(service: training.Training, when: str, act: str, number: int) -> None:
+    """`act` is a method of the loop, or of one of its parts, as in `backend.step`."""
+    *parents, name = act.split(".")
+    owner: Any = service
+    for parent in parents:
+        owner = getattr(owner, parent)
+    setattr(owner, name, _dying(getattr(owner, name), when, number))
+
+
+def _dying(act: Callable[..., Any], when: str, number: int) -> Callable[..., Any]:
+    calls = 0
+
+    def once(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if (calls, when) == (number, "before"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = act(*args, **kwargs)
+        if (calls, when) == (number, "after"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    return once
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(lambda: main(*sys.argv[1:])))

@@ -1,0 +1,38 @@
+"""`sluice up` with a trainer that dies at planned points: `dying_up.py RUN.toml FAULTS [URL]`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from pipeline import config
+from pipeline.run import Run
+from services.up.placement import Process, place
+from services.up.service import up
+
+TRAINER = Path(__file__).with_name("dying_trainer.py")
+
+
+def main(path: str, faults: str, url: str | None = None) -> int:
+    """Its exit code."""
+
+    def placed(run: Run, folder: Path, url: str) -> Sequence[Process]:
+        return [
+            replace(process, argv=_argv(process, folder, faults))
+            if process.service == "training"
+            else process
+            for process in place(run, folder, url)
+        ]
+
+    return up(config.load(Path(path)), redis=url, place=placed)
+
+
+def _argv(process: Process, folder: Path, faults: str) -> tuple[str, ...]:
+    return (sys.executable, str(TRAINER), str(folder / "run.toml"), process.instance, faults)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

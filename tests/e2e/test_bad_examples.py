@@ -1,0 +1,47 @@
+"""Examples that nobody can attempt, among good ones, in a whole run of real processes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from stream import read_report, start, write_run
+
+from pipeline.bus.bus import Bus
+
+pytestmark = pytest.mark.slow
+
+
+def test_C077_bad_examples_end_as_dead_letters_and_the_run_goes_on(
+    tmp_path: Path, server_url: str, run_name: str
+) -> None:
+    """The context holds 256 tokens; an engine of this run, 200; the tokenizer knows no `?`.
+
+    Two that are found by prompting, and one by the engine, of twelve.
+    """
+    path = write_run(
+        tmp_path,
+        prompts=9,
+        top={"name": run_name, "steps": 100},
+        inference={"engine": {"use": "hf", "slots": 16, "max_length": 200}},
+    )
+    with (tmp_path / "prompts.jsonl").open("a") as lines:
+        for prompt in ("1" * 300, "a?b", "1" * 220):
+            lines.write(json.dumps({"prompt": prompt, "reference": "x"}) + "\n")
+    up = start(tmp_path, "up", str(path), "--redis", server_url)
+    out, err = up.communicate(timeout=110)
+    assert up.returncode == 0, out + err
+    bus = Bus.connect(server_url, run_name)
+    numbers: dict[str, float] = {}
+    for seen in bus.snapshot().beats:
+        if seen.beat.service == "prompting":
+            numbers = dict(seen.beat.metrics)
+    assert bus.snapshot().dead_letters == 3
+    assert bus.state().cursor == 12 and bus.state().eof
+    bus.purge()
+    bus.close()
+    assert numbers['unusable{reason="prompt_too_long"}'] == 1
+    assert numbers['unusable{reason="not_encoded"}'] == 1
+    report = read_report(tmp_path, run_name)
+    assert report["outcome"] == "done" and report["balanced"]

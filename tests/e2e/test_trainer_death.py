@@ -1,0 +1,103 @@
+"""kill -9 of the trainer between any two of its acts: nothing is lost or trained twice, and
+what was learnt follows from the records bit for bit.
+
+Fates do not depend on timing here: the trainer holds, and no group is without signal.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+from stream import ROOT, read_report, start, write_run
+
+from pipeline.bus.bus import Bus
+from pipeline.ledger import Sum
+from services.training.records import Records
+
+PROMPTS, MEMBERS, PER_STEP = 48, 4, 4
+FAULTS = """\
+before record 2
+after record 1
+after backend.step 1
+after step 1
+after commit 1
+before publisher.publish 2
+after announce 2
+after write_down 1
+after checkpoints._save 1
+after checkpoint 1
+before bus.groups.finish 1
+"""
+
+
+def dying_up(folder: Path, path: Path, faults: str, url: str) -> subprocess.CompletedProcess[str]:
+    (folder / "faults").write_text(faults)
+    here = Path(__file__).parent
+    return subprocess.run(
+        [sys.executable, str(here / "dying_up.py"), str(path), str(folder / "faults"), url],
+        cwd=folder,
+        env={
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(here)]),
+        },
+        capture_output=True,
+        text=True,
+        timeout=170,
+        check=False,
+    )
+
+
+def trained(folder: Path) -> Counter[tuple[str, int]]:
+    """(group, member) of all that the records say was trained."""
+    records = Records(folder)
+    return Counter(
+        (group.prompt.group, member)
+        for number in records.numbers()
+        for group in records.read(number).groups
+        for member in group.members
+        if records.read(number).fates[group.prompt.group].keys() == {"trained"}
+    )
+
+
+def test_a_trainer_killed_between_any_two_acts_loses_nothing_and_trains_nothing_twice(
+    tmp_path: Path, server_url: str, run_name: str
+) -> None:
+    path = write_run(
+        tmp_path,
+        prompts=PROMPTS,
+        top={"name": run_name, "steps": 1000},
+        groups={"members": MEMBERS, "per_step": PER_STEP},
+        sampling={"max_tokens": 24, "temperature": 2.0},
+        scoring={"scorers": ["graders:by_hash"]},
+        training={"learning_rate": 1e-4, "pack_tokens": 512, "checkpoint_every": 3},
+        up={"restarts": 20},
+    )
+    told = dying_up(tmp_path, path, FAULTS, server_url)
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert not (tmp_path / "faults").read_text(), "every fault took place"
+
+    bus = Bus.connect(server_url, run_name)
+    state, ledger = bus.state(), bus.snapshot().ledger
+    assert (state.stop, state.eof, state.cursor) == ("done", True, PROMPTS)
+    assert ledger.keys() == {"generated", "trained"}, ledger
+    assert ledger["trained"].members == PROMPTS * MEMBERS
+    assert state.batch == state.step == PROMPTS // PER_STEP
+    folder = tmp_path / "runs" / run_name
+    everything = {(f"{g:08d}", m): 1 for g in range(PROMPTS) for m in range(MEMBERS)}
+    assert trained(folder) == everything
+    report = read_report(tmp_path, run_name)
+    assert report["balanced"] and report["restarts"]["training-0"] == len(FAULTS.splitlines())
+    assert report["ledger"]["trained"]["members"] == PROMPTS * MEMBERS
+
+    replay = start(tmp_path, "replay", str(path))
+    out, err = replay.communicate(timeout=60)
+    assert replay.returncode == 0, out + err
+    assert f"step {state.step}: the same weights, bit for bit" in out
+    assert ledger.get("cancelled", Sum(0, 0)) == Sum(0, 0)
+    bus.purge()
+    bus.close()
