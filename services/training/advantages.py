@@ -30,3 +30,9 @@ def grpo(rewards: Tensor, *, epsilon: Annotated[float, Meta(ge=0)] = 1e-6) -> Te
 def dr_grpo(rewards: Tensor) -> Tensor:
     """R - mean (Liu et al., 2025)."""
     return rewards - rewards.mean()
+
+
+def rloo(rewards: Tensor) -> Tensor:
+    """R - the mean of the others = n/(n - 1) (R - mean) (Ahmadian et al., 2024); 0 for n = 1."""
+    n = rewards.numel()
+    return (rewards - rewards.mean()) * (n / max(1, n - 1))

@@ -12,22 +12,25 @@ import torch
 from torch import Tensor
 
 from pipeline.ledger import Fates
-from pipeline.messages import Group
+from pipeline.messages import Completion, Group
 from pipeline.protocols import Pack
-from services.training.considered import Considered, Row, Rules, consider
+from services.training.considered import Considered, Refusal, Row, Rules, consider
 from services.training.packing import pack
 
 
 class Batch(NamedTuple):
     """What one step consumes: nothing to step on where `tokens`, those inside the loss, is 0.
 
-    `fates` has every group that was given to `build`.
+    `groups`, and the `fates` of each, are all that were given to `build`, judged at `rules`.
     """
 
     packs: tuple[Pack, ...]
     fates: dict[str, Fates]
     tokens: int
     statistics: dict[str, float]
+    groups: tuple[Group, ...]
+    rules: Rules
+    refused: tuple[Refusal, ...]
 
 
 def build(considered: Iterable[Considered], rules: Rules, *, pack_tokens: int) -> Batch:
@@ -44,6 +47,9 @@ def build(considered: Iterable[Considered], rules: Rules, *, pack_tokens: int) -
         fates={c.group.prompt.group: c.fates for c in again},
         tokens=tokens,
         statistics=_statistics(kept, [row for _, row in rows]),
+        groups=tuple(c.group for c in again),
+        rules=rules,
+        refused=tuple(one for c in again for one in c.refused),
     )
 
 
@@ -58,6 +64,7 @@ def _part(group: Group, row: Row, number: int, denominator: int) -> Pack:
         inside[tokens] = one.reason is None
         lag[tokens] = one.lag or 0
     behaviour = _tensor(row.completion.logprobs, torch.float32)
+    kept_counts, kept_ids = _kept(row.completion)
     return Pack(
         ids=ids,
         positions=torch.arange(ids.numel()),
@@ -67,11 +74,21 @@ def _part(group: Group, row: Row, number: int, denominator: int) -> Pack:
         advantage=inside.float() * row.advantage,
         weight=inside.float() / denominator,
         lag=lag,
+        kept_counts=torch.cat([torch.zeros(prompt.numel(), dtype=torch.int64), kept_counts]),
+        kept_ids=kept_ids,
     )
 
 
+def _kept(completion: Completion) -> tuple[Tensor, Tensor]:
+    """How many ids each token was drawn from, and which; 0 and none where from all."""
+    if completion.kept is None:
+        return torch.zeros(completion.tokens, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
+    kept = completion.kept
+    return _tensor(kept.counts, torch.int32).long(), _tensor(kept.ids, torch.int32).long()
+
+
 def _tensor(raw: bytes, dtype: torch.dtype) -> Tensor:
-    return torch.frombuffer(bytearray(raw), dtype=dtype)
+    return torch.frombuffer(bytearray(raw), dtype=dtype) if raw else torch.zeros(0, dtype=dtype)
 
 
 def _join(parts: Sequence[Pack]) -> Pack:

@@ -23,7 +23,7 @@ class Numbers:
             "refused_members", "Members refused whole.", "reason"
         )
         self.refused_lengths = metrics.counter(
-            "refused_lengths",
+            "refused_by_length_members",
             "Members refused whole, by the length of their completion: up to so many tokens.",
             "reason",
             "tokens",

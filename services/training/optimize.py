@@ -1,19 +1,31 @@
 """One optimizer step: a batch in, new weights and what is known of the step out. † torch
 
-What a step does to the run, on the bus and on disk, is in `service`.
+What a step does to the run, on the bus and on disk, is in `service`; which rank does which part of
+it, in `ranks`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from pipeline.protocols import Backend, Loss, StepResult
+from pipeline.protocols import Pack, Rank, StepResult
 from services.training.batch import Batch
 from services.training.considered import skipped
 from services.training.objective import Objective
 from services.training.statistics import Statistics
+
+
+class Done(NamedTuple):
+    """What became of packs that were stepped on."""
+
+    result: StepResult
+    statistics: Statistics
+
+
+Act = Callable[[Sequence[Pack], float], Done]
+"""Gradients over all packs, then one step at this learning rate."""
 
 
 class Step(NamedTuple):
@@ -28,23 +40,31 @@ class Step(NamedTuple):
 class Optimizer:
     """Turns batches into steps."""
 
-    def __init__(self, backend: Backend, loss: Loss, *, rate: Callable[[int], float]) -> None:
-        """`rate` is the learning rate of a step, counted from 1."""
-        self._backend, self._objective, self._rate = backend, Objective(loss), rate
+    def __init__(self, act: Act, *, rate: Callable[[int], float]) -> None:
+        """`rate` is the learning rate of a batch, counted from 1."""
+        self._act, self._rate = act, rate
 
     def step(self, batch: Batch, *, number: int) -> Step:
-        """Gradients over all packs, then one step; `number` counts from 1."""
-        statistics = Statistics(self._objective.loss)
-        for pack in batch.packs:
-            self._backend.backward(pack, partial(self._objective, pack))
-            statistics.add(pack, self._backend.last)
+        """One step on the batch, which is the run's `number`th.
+
+        Skipped steps are numbered as well, so they move the schedule of the learning rate on.
+        """
         rate = self._rate(number)
-        result = self._backend.step(rate)
+        result, statistics = self._act(batch.packs, rate)
         if not result.finite:
             batch = batch._replace(fates=skipped(batch.fates))
         return Step(batch, rate, result, statistics)
 
 
+def act_alone(rank: Rank, objective: Objective, packs: Sequence[Pack], rate: float) -> Done:
+    """The part of a step that one rank does, which is all of it where there is one."""
+    statistics = Statistics(objective)
+    for pack in packs:
+        rank.backward(pack, partial(objective, pack))
+        statistics.add(pack, rank.last)
+    return Done(rank.step(rate), statistics)
+
+
 def learning_rate(number: int, *, peak: float, warmup_steps: int) -> float:
-    """Of step `number`, counted from 1: a linear warm-up whose first step is not 0, then `peak`."""
+    """Of batch `number`, counted from 1: a linear warm-up that does not begin at 0, then `peak`."""
     return peak * min(1.0, number / (warmup_steps + 1))

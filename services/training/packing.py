@@ -22,3 +22,18 @@ def pack(lengths: Sequence[int], pack_tokens: int) -> list[list[int]]:
         packs[fit].append(number)
         room[fit] -= length
     return sorted(sorted(numbers) for numbers in packs)
+
+
+def spread(lengths: Sequence[int], ranks: int) -> list[list[int]]:
+    """The sequences' numbers by rank, with about as many tokens on each; ascending on each.
+
+    The longest first, to whoever has least; equal lengths in their order, so that the same lengths
+    are always spread alike.
+    """
+    shares: list[list[int]] = [[] for _ in range(ranks)]
+    loads = [0] * ranks
+    for number in sorted(range(len(lengths)), key=lambda n: -lengths[n]):
+        least = loads.index(min(loads))
+        shares[least].append(number)
+        loads[least] += lengths[number]
+    return [sorted(share) for share in shares]

@@ -9,9 +9,11 @@ from typing import NamedTuple
 from pipeline import plugins
 from pipeline.model.load import load_model
 from pipeline.model.tokens import Tokenizer
-from pipeline.protocols import ADVANTAGES, BACKENDS, LOSSES, Advantage, Backend, Loss
+from pipeline.protocols import ADVANTAGES, BACKENDS, Advantage, Backend, Rank
 from pipeline.run import Run
+from services.training.objective import Objective, compose
 from services.training.optimize import Optimizer, learning_rate
+from services.training.ranks import check, follow, lead
 
 
 class Parts(NamedTuple):
@@ -35,15 +37,25 @@ class Parts(NamedTuple):
 
 
 def assemble(run: Run) -> Parts:
-    """Raises ConfigError for parts that cannot be had."""
-    # The optimizer's own copy: in bfloat16 a small learning rate would be rounded away.
-    model = load_model(run.model.path, dtype="float32")
-    tokenizer = Tokenizer(run.model.path)
-    backend: Backend = plugins.make(BACKENDS, run.training.backend, model, at="training.backend")
-    loss: Loss = plugins.build(LOSSES, run.objective.loss, at="objective.loss")
+    """Rank 0's. Raises ConfigError for parts that cannot be had."""
+    backend, act = lead(*_rank(run), run)
     advantage: Advantage = plugins.build(
         ADVANTAGES, run.objective.advantage, at="objective.advantage"
     )
     training = run.training
     rate = partial(learning_rate, peak=training.learning_rate, warmup_steps=training.warmup_steps)
-    return Parts(backend, Optimizer(backend, loss, rate=rate), advantage, tokenizer)
+    return Parts(backend, Optimizer(act, rate=rate), advantage, Tokenizer(run.model.path))
+
+
+def assist(run: Run) -> None:
+    """All that a rank other than 0 does. Raises ConfigError as `assemble` does."""
+    follow(*_rank(run), run)
+
+
+def _rank(run: Run) -> tuple[Rank, Objective]:
+    check(run)
+    objective = compose(run)
+    # The optimizer's own copy: in bfloat16 a small learning rate would be rounded away.
+    model = load_model(run.model.path, dtype="float32")
+    rank: Rank = plugins.make(BACKENDS, run.training.backend, model, at="training.backend")
+    return rank, objective

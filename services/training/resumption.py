@@ -1,4 +1,4 @@
-"""What a trainer that has recovered tells the bus: commits not made yet, and its next version.
+"""What a trainer that has recovered tells the bus: commits not made yet, and a version. † torch
 
 How it recovered from its disk is in `recovery`.
 """

@@ -36,12 +36,12 @@ def test_C077_bad_examples_end_as_dead_letters_and_the_run_goes_on(
     numbers: dict[str, float] = {}
     for seen in bus.snapshot().beats:
         if seen.beat.service == "prompting":
-            numbers = dict(seen.beat.metrics)
+            numbers = dict(seen.beat.totals)
     assert bus.snapshot().dead_letters == 3
     assert bus.state().cursor == 12 and bus.state().eof
     bus.purge()
     bus.close()
-    assert numbers['unusable{reason="prompt_too_long"}'] == 1
-    assert numbers['unusable{reason="not_encoded"}'] == 1
+    assert numbers['unusable_groups{reason="prompt_too_long"}'] == 1
+    assert numbers['unusable_groups{reason="not_encoded"}'] == 1
     report = read_report(tmp_path, run_name)
     assert report["outcome"] == "done" and report["balanced"]

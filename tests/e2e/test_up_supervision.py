@@ -145,10 +145,13 @@ def test_leaving_before_the_run_is_over_is_an_error_even_with_exit_0(tmp_path: P
     assert told.last.endswith(f"; see {tmp_path}/runs/run/logs/inference-1.log")
 
 
-def test_the_trainers_death_fails_the_run(tmp_path: Path) -> None:
-    told = run_up(tmp_path, ALL | {"training-0": "crashes", "restarts": 3})
+def test_a_trainer_that_dies_too_often_fails_up_and_the_run_stays(tmp_path: Path) -> None:
+    told = run_up(tmp_path, ALL | {"training-0": "crashes", "restarts": 1})
     assert told.returncode == 1
-    assert told.last == "sluice: training-0 exited with 1: RuntimeError: the model is on fire"
+    assert told.last == (
+        "sluice: training-0 exited with 1 after 1 restart: RuntimeError: the model is on fire"
+    )
+    assert not (tmp_path / "runs/run/ended").exists()
 
 
 def test_a_killed_child_is_started_again_under_a_new_boot(tmp_path: Path) -> None:
@@ -274,25 +277,18 @@ def test_a_name_that_another_run_has_on_the_server_is_refused(
     assert "keys of another run" in told.last
 
 
-def test_others_hear_that_a_run_has_failed(tmp_path: Path, server_url: str) -> None:
-    roles = {"training-0": "crashes", "redis": server_url}
-    assert run_up(tmp_path, roles, name="failing").returncode == 1
-    with closing(Bus.connect(server_url, "failing")) as bus:
-        assert bus.state().stop == "failed"
-        assert "the model is on fire" in bus.state().reason
-
-
-def test_what_joined_from_elsewhere_hears_that_up_was_stopped(
-    tmp_path: Path, server_url: str, run_name: str
+@pytest.mark.parametrize("trainer", ["crashes", "idles"])
+def test_a_run_that_up_could_not_end_is_not_over_for_those_who_joined_from_elsewhere(
+    tmp_path: Path, server_url: str, run_name: str, trainer: str
 ) -> None:
-    """Its own children leave for the signal; others see the run's stop alone."""
-    with started(tmp_path, ALL | {"redis": server_url}, run_name) as up:
+    roles = ALL | {"redis": server_url, "training-0": trainer, "restarts": 0}
+    with started(tmp_path, roles, run_name) as up:
         up.send_signal(signal.SIGINT)
-        assert up.wait(timeout=SOON_SECONDS) == 0
+        up.wait(timeout=SOON_SECONDS)
     with closing(Bus.connect(server_url, run_name)) as bus:
-        assert (bus.state().stop, bus.state().reason) == ("failed", "stopped by SIGINT")
+        assert bus.state().stop == ""
         bus.purge()
-    assert report_of(tmp_path, run_name)["outcome"] == "stopped"
+    assert report_of(tmp_path, run_name)["outcome"] in ("stopped", "failed")
 
 
 def test_a_signal_in_the_first_moment_is_a_stop_like_any_other(tmp_path: Path) -> None:
@@ -357,7 +353,7 @@ def test_an_exit_code_3_is_the_trainers_alone(tmp_path: Path) -> None:
     told = run_up(tmp_path, ALL | {"scoring-0": "exits with 3", "restarts": 1})
     assert told.returncode == 1
     log = tmp_path / "runs/run/logs/scoring-0.log"
-    assert told.last == f"sluice: scoring-0 exited with 3 after 1 restarts; see {log}"
+    assert told.last == f"sluice: scoring-0 exited with 3 after 1 restart; see {log}"
 
 
 def test_a_run_whose_members_were_never_scored_has_failed(tmp_path: Path) -> None:

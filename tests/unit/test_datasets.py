@@ -6,8 +6,8 @@ import pytest
 
 from pipeline.errors import ConfigError, SluiceError
 from pipeline.plugins import build
-from pipeline.protocols import DATASETS, Example
-from services.prompting.datasets import Jsonl
+from pipeline.protocols import DATASETS, ChatMessage, Example
+from services.prompting.datasets.jsonl import Jsonl
 
 
 def written(tmp_path: Path, text: str | bytes) -> str:
@@ -27,6 +27,12 @@ def test_examples_are_read_by_their_place(tmp_path: Path) -> None:
     assert data[0] == Example(prompt="a", reference=1)
 
 
+def test_a_prompt_may_be_a_chat(tmp_path: Path) -> None:
+    text = '{"prompt": [{"role": "user", "content": "a"}], "reference": 1}\n' + GOOD
+    data = Jsonl(path=written(tmp_path, text))
+    assert [data[0].prompt, data[1].prompt] == [(ChatMessage("user", "a"),), "a"]
+
+
 def test_empty_lines_are_skipped_and_the_last_needs_no_end(tmp_path: Path) -> None:
     data = Jsonl(path=written(tmp_path, f'\n{GOOD}  \n{{"prompt": "b", "reference": null}}'))
     assert [data[i].prompt for i in range(len(data))] == ["a", "b"]
@@ -42,9 +48,11 @@ def test_whole_numbers_of_any_size_are_kept(tmp_path: Path) -> None:
     [
         ('{"prompt": "a"}', "missing required field `reference`"),
         ('{"reference": 1}', "missing required field `prompt`"),
-        ('{"prompt": 3, "reference": 1}', "prompt: Expected `str`, got `int`"),
+        ('{"prompt": 3, "reference": 1}', "prompt: Expected `str | array`, got `int`"),
         ('{"prompt": "a", "reference": 1, "task": 2}', "task: Expected `str`, got `int`"),
         ('{"prompt": " ", "reference": 1}', "its prompt is empty"),
+        ('{"prompt": [], "reference": 1}', "a chat without messages"),
+        ('{"prompt": [{"role": "user"}], "reference": 1}', "missing required field `content`"),
         ('["a", 1]', "Expected `object`, got `array`"),
         ('{"prompt": "a", ', "not JSON"),
         (b'{"prompt": "\xff", "reference": 1}', "not JSON"),

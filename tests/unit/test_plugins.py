@@ -115,7 +115,7 @@ def test_an_object_that_can_be_called_is_bound() -> None:
     ("spec", "line"),
     [
         ("exat", "a.key = 'exat': no such plug-in; did you mean 'exact'? or"),
-        ("zzz", "a.key = 'zzz': no such plug-in; known: exact or"),
+        ("zzz", "a.key = 'zzz': no such plug-in; known: exact, math, reasoning_gym, regex or"),
         ({"path": "x"}, "a.key = {'path': 'x'}: needs `use`"),
         ({"use": 3}, "a.key = {'use': 3}: needs `use`"),
         ("nowhere:x", "a.key = 'nowhere:x': cannot be imported (ModuleNotFoundError"),

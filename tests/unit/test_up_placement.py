@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -10,9 +11,10 @@ from msgspec.structs import replace
 from up_made import RUN
 
 from pipeline import config
+from pipeline.errors import ConfigError
 from pipeline.run import Bus, Up
 from services.up import guard
-from services.up.folder import claim
+from services.up.folder import claim, mark_ended
 from services.up.placement import evaluation, place
 
 FOLDER = Path("runs/made")
@@ -68,9 +70,9 @@ def test_a_password_stands_in_no_argument_that_others_could_read() -> None:
 
 
 def test_a_password_stands_in_no_file_of_the_run(tmp_path: Path) -> None:
-    folder, named = claim(replace(RUN, bus=Bus(url="redis://me:secret@host:1/0")), tmp_path)
-    assert "secret" not in (folder / "run.toml").read_text()
-    assert config.load(folder / "run.toml") == named
+    claimed = claim(replace(RUN, bus=Bus(url="redis://me:secret@host:1/0")), tmp_path)
+    assert "secret" not in (claimed.folder / "run.toml").read_text()
+    assert config.load(claimed.folder / "run.toml") == claimed.run
 
 
 def test_the_evaluation_needs_no_server() -> None:
@@ -78,19 +80,63 @@ def test_the_evaluation_needs_no_server() -> None:
     assert argv[1:] == ("-m", "services.cli", "evaluate", "runs/made/run.toml")
 
 
-def test_two_runs_of_one_name_never_share_a_folder(tmp_path: Path) -> None:
-    first, one = claim(RUN, tmp_path)
-    second, two = claim(RUN, tmp_path)
-    assert (first.name, one.name, second.name, two.name) == ("made", "made", "made-2", "made-2")
-    assert config.load(second / "run.toml") == two
+def test_a_run_that_ended_keeps_its_folder_and_the_next_gets_a_number(tmp_path: Path) -> None:
+    first = claim(RUN, tmp_path)
+    mark_ended(first.folder)
+    second = claim(RUN, tmp_path)
+    assert (first.run.name, second.run.name) == ("made", "made-2")
+    assert (first.folder.name, second.folder.name) == ("made", "made-2")
+    assert config.load(second.folder / "run.toml") == second.run
 
 
 def test_a_name_as_long_as_names_may_be_still_gets_a_number(tmp_path: Path) -> None:
     long = replace(RUN, name="n" * 64)
-    claim(long, tmp_path)
-    folder, run = claim(long, tmp_path)
-    assert run.name == "n" * 62 + "-2"
-    assert config.load(folder / "run.toml") == run
+    mark_ended(claim(long, tmp_path).folder)
+    assert claim(long, tmp_path).run.name == "n" * 62 + "-2"
+
+
+def test_a_run_that_is_alive_is_not_started_twice(tmp_path: Path) -> None:
+    claimed = claim(RUN, tmp_path)
+    with pytest.raises(ConfigError, match="name = 'made': this run is alive"):
+        claim(RUN, tmp_path)
+    claimed.release()
+    assert claim(RUN, tmp_path).run.name == "made"
+
+
+def test_a_run_that_was_cut_short_goes_on_in_its_folder(tmp_path: Path) -> None:
+    former = claim(RUN, tmp_path)
+    (former.folder / "epochs" / "1").mkdir(parents=True)
+    (former.folder / "valkey").mkdir()
+    os.close(former.lock)
+    claimed = claim(replace(RUN, steps=RUN.steps + 1), tmp_path)
+    assert claimed.resumed and claimed.run.name == "made"
+    assert (claimed.folder / "valkey").exists()
+    assert config.load(claimed.folder / "run.toml").steps == RUN.steps + 1
+
+
+def test_a_run_goes_on_under_the_keys_of_its_identity_alone(tmp_path: Path) -> None:
+    former = claim(RUN, tmp_path)
+    (former.folder / "epochs" / "1").mkdir(parents=True)
+    os.close(former.lock)
+    with pytest.raises(ConfigError, match=r"seed = '7': run made is not over, .* '0'"):
+        claim(replace(RUN, seed=7), tmp_path)
+    assert config.load(former.folder / "run.toml") == former.run, "and nothing was written"
+
+
+def test_a_run_that_never_had_a_trainer_begins_anew(tmp_path: Path) -> None:
+    former = claim(RUN, tmp_path)
+    (former.folder / "valkey").mkdir()
+    os.close(former.lock)
+    claimed = claim(replace(RUN, seed=7), tmp_path)
+    assert not claimed.resumed and not (claimed.folder / "valkey").exists()
+
+
+def test_a_folder_that_is_no_runs_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "thesis.tex").touch()
+    with pytest.raises(ConfigError, match="is not the folder of a run"):
+        claim(RUN, tmp_path)
+    assert (tmp_path / "made" / "thesis.tex").exists()
 
 
 def test_the_guard_remembers_who_was_not_reaped() -> None:

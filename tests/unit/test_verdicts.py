@@ -2,13 +2,15 @@
 
 from array import array
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
 
+from pipeline.errors import ConfigError
 from pipeline.messages import Completion, Prompt, Sampling
 from pipeline.protocols import Answer, Verdict
-from pipeline.verdicts import Fault, answer_of, checked, raised
+from pipeline.verdicts import Fault, answer_of, checked, outcome_term, raised, terms, total
 from services.scoring.scorers.text import exact
 
 
@@ -97,3 +99,57 @@ def test_a_scorer_is_shown_what_the_policy_read_and_wrote() -> None:
     assert answer_of(prompt, completion, lambda raw: "".join(map(chr, array("i", raw)))) == Answer(
         text="Ho", prompt="Hi", reference={"n": 1}, finish="stop", task="greet", ids=(72, 111)
     )
+
+
+def scored(*rewards: float) -> list[Verdict]:
+    return [Verdict(reward=reward, outcome=reward / 2) for reward in rewards]
+
+
+@pytest.mark.parametrize(
+    ("specs", "rewards", "reward", "outcome"),
+    [
+        (["a"], [3.0], 3.0, 1.5),
+        (["a", "b"], [3.0, 1.0], 4.0, 1.5),
+        ([{"use": "a", "weight": 0.5}, {"use": "b", "weight": -2}], [3.0, 1.0], -0.5, 1.5),
+        ([{"use": "a", "gate": True}, "b"], [0.5, 1.0], 1.0, 0.5),
+        ([{"use": "a", "gate": True}, "b"], [0.0, 1.0], 0.0, 0.5),
+        (["b", {"use": "a", "gate": True}], [1.0, -1.0], 1.0, 0.5),
+        (["a", {"use": "a", "gate": False}], [1.0, 0.0], 1.0, 0.5),
+    ],
+)
+def test_a_total_is_weighed_and_shut_by_a_gate_of_0(
+    specs: list[Any], rewards: list[float], reward: float, outcome: float
+) -> None:
+    whole = total(terms(specs), scored(*rewards))
+    assert (whole.reward, whole.outcome) == (reward, outcome)
+
+
+def test_a_total_beyond_all_numbers_is_a_fault() -> None:
+    with pytest.raises(Fault, match="the reward is inf"):
+        total(terms(["a", "b"]), scored(1.7e308, 1.7e308))
+
+
+def test_weight_and_gate_are_no_scorers_options() -> None:
+    found = terms(["a", {"use": "b", "weight": 2, "x": 1}, {"use": "c", "gate": True}])
+    assert [term.spec for term in found] == ["a", {"use": "b", "x": 1}, {"use": "c"}]
+    assert outcome_term(found[::-1]) == found[1]
+
+
+@pytest.mark.parametrize(
+    ("spec", "line"),
+    [
+        ({"use": "a", "weight": "1"}, "scoring.scorers[1].weight = '1': Expected `float`"),
+        ({"use": "a", "weight": float("nan")}, "scoring.scorers[1].weight = nan: is no weight"),
+        ({"use": "a", "gate": 1}, "scoring.scorers[1].gate = 1: Expected `bool`"),
+        ({"use": "a", "gate": True, "weight": 1.0}, "scoring.scorers[1].weight = 1.0: a gate adds"),
+    ],
+)
+def test_a_wrong_weight_or_gate_is_refused_by_its_place(spec: dict[str, Any], line: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        terms(["a", spec])
+    assert str(caught.value).startswith(line)
+
+
+def test_gates_alone_are_no_reward() -> None:
+    with pytest.raises(ConfigError, match="every scorer is a gate"):
+        terms([{"use": "a", "gate": True}])

@@ -60,6 +60,21 @@ def test_with_unit_token_just_the_stale_tokens_are_refused() -> None:
     assert stretches == (Stretch(0, 3, 3, "stale"), Stretch(3, 5, 1, None), Stretch(5, 6, 0, None))
 
 
+@pytest.mark.parametrize(
+    ("pairs", "reason"),
+    [
+        (((2, 1), (4, 2), (5, 0)), None),  # lags 3, 1, 1: 5/3
+        (((2, 2), (4, 2)), None),  # lags 3, 3, 1, 1: just 2
+        (((2, 3), (4, 2)), "stale"),  # 11/5
+    ],
+)
+def test_with_unit_mean_the_mean_lag_of_all_tokens_decides(
+    pairs: tuple[tuple[int, int], ...], reason: str | None
+) -> None:
+    told = judge(spans(*pairs), AT_FIVE._replace(unit="mean"))
+    assert reasons(told) == [reason] * 2
+
+
 @pytest.mark.parametrize("unit", get_args(Unit))
 @pytest.mark.parametrize(
     ("other", "reason"), [(6, "future_version"), (99, "orphan_version"), (-1, "orphan_version")]
@@ -102,7 +117,8 @@ def test_stretches_cover_each_token_once_and_keep_none_that_is_too_old(
     assert covered == list(range(sum(tokens for _, tokens in pairs)))
     for one in stretches:
         if one.reason is None:
-            assert one.lag is not None and 0 <= one.lag <= lag_max
+            assert one.lag is not None and one.lag >= 0
+            assert unit == "mean" or one.lag <= lag_max
             assert not any(set(range(*mask)) & set(range(one.start, one.stop)) for mask in masks)
 
 

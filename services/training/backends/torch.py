@@ -6,23 +6,22 @@ What is minimised comes from outside; how a pack becomes log-probs is in `pipeli
 from __future__ import annotations
 
 import math
-import os
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from pipeline.model.fingerprint import named_parameters
 from pipeline.model.packed import check, evaluate, moved
 from pipeline.protocols import Pack, Packed, PackLoss, StepResult
+from services.training.backends.folder import write_model
+from services.training.backends.state import PARAMETER, Named, entries, parted, read, write
 
 
 class TorchBackend:
-    """Implements `pipeline.protocols.Backend` for a transformers causal language model."""
+    """Implements `pipeline.protocols.Rank` for a transformers causal language model."""
 
     last: Packed
     """Log-probs and entropy of the latest pack, as they were in its backward; for statistics."""
@@ -67,21 +66,38 @@ class TorchBackend:
         """The parameters, tied ones once; copy what must outlive the next step."""
         return ((name, tensor.detach()) for name, tensor in named_parameters(self.model))
 
+    def close(self) -> None:
+        """There is nothing to end."""
+
+    def save_state(self, folder: str) -> None:
+        """Write what training on needs to a folder that exists and is empty; sync it yourself."""
+        write(folder, self._state())
+
+    def load_state(self, folder: str) -> None:
+        """Go on, bit for bit, where `save_state` was called. Raises ConfigError for no such state.
+
+        Gradients that were not stepped on are gone.
+        """
+        own = self._trained()
+        optimizer = self._optimizer
+        optimizer.state.clear()
+        optimizer.zero_grad(set_to_none=True)
+        for key, tensor in read(folder, own):
+            kind, name = parted(key)
+            parameter = own[name]
+            if kind == PARAMETER:
+                parameter.data.copy_(tensor)
+            else:  # AdamW keeps its count of steps on the CPU
+                at = "cpu" if kind == "step" else parameter.device
+                optimizer.state[parameter][kind] = tensor.to(at)
+
+    def _trained(self) -> dict[str, nn.Parameter]:
+        return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+
+    def _state(self) -> Named:
+        for name, parameter in self._trained().items():
+            yield from entries(name, parameter, self._optimizer.state.get(parameter, {}))
+
     def save(self, folder: str) -> None:
         """Write a Hugging Face folder, whole or not at all; it must not exist yet."""
-        final = Path(folder)
-        partial = final.with_name(f"{final.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        self.model.save_pretrained(partial)
-        for path in (*partial.rglob("*"), partial):
-            _sync(path)
-        partial.rename(final)
-        _sync(final.parent)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        write_model(self.model, folder)

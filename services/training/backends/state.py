@@ -1,0 +1,104 @@
+"""A back end's state on disk: parameters and optimizer state by the parameter's name. † torch
+
+The same for every back end and any number of ranks: whole tensors in safetensors files of bounded
+size, and a table of them in `state.json`. What is in a state is the back end's; when one is taken,
+synced and renamed is its caller's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from pipeline.errors import ConfigError
+
+FORMAT = "sluice-state/1"
+TABLE = "state.json"
+FILE_BYTES = 1 << 30
+PARAMETER = "parameter"
+
+Named = Iterable[tuple[str, Tensor]]
+
+
+def entries(name: str, parameter: Tensor, moments: Mapping[str, Tensor]) -> Named:
+    """A parameter and what its optimizer knows of it, as `write` takes them: ("kind:name", ...)."""
+    yield f"{PARAMETER}:{name}", parameter
+    for kind, tensor in moments.items():
+        yield f"{kind}:{name}", tensor
+
+
+def parted(key: str) -> tuple[str, str]:
+    """Kind and name of an entry."""
+    kind, _, name = key.partition(":")
+    return kind, name
+
+
+def buckets(
+    named: Named, limit: int, *, size: Callable[[Tensor], int] = lambda tensor: tensor.nbytes
+) -> Iterator[dict[str, Tensor]]:
+    """In their order, in dicts of at most `limit` bytes unless one tensor alone is larger."""
+    bucket: dict[str, Tensor] = {}
+    filled = 0
+    for name, tensor in named:
+        if bucket and filled + size(tensor) > limit:
+            yield bucket
+            bucket, filled = {}, 0
+        bucket[name] = tensor
+        filled += size(tensor)
+    if bucket:
+        yield bucket
+
+
+def write(folder: str, named: Named, *, file_bytes: int = FILE_BYTES) -> None:
+    """Write the entries to a folder, which exists and is empty. Nothing is synced."""
+    files: dict[str, list[str]] = {}
+    for number, bucket in enumerate(buckets(named, file_bytes)):
+        file = f"state-{number:05}.safetensors"
+        flat = {key: tensor.detach().cpu().contiguous() for key, tensor in bucket.items()}
+        save_file(flat, Path(folder) / file)
+        files[file] = [*bucket]
+    table = {"format": FORMAT, "files": files}
+    (Path(folder) / TABLE).write_text(json.dumps(table, indent=1))
+
+
+def read(folder: str, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
+    """The entries, in the order in which they were written, file by file.
+
+    Raises ConfigError where they cannot be read, or are not of just the parameters `names`.
+    """
+    files = _table(folder)
+    keys = [key for of_file in files.values() for key in of_file]
+    _fit(folder, {name for kind, name in map(parted, keys) if kind == PARAMETER}, {*names})
+    for file, of_file in files.items():
+        try:
+            tensors = load_file(Path(folder) / file)
+            yield from ((key, tensors[key]) for key in of_file)
+        except (OSError, SafetensorError, KeyError) as exc:
+            raise _unreadable(folder, f"{file} cannot be read ({exc})") from exc
+
+
+def _table(folder: str) -> dict[str, list[str]]:
+    try:
+        table = json.loads((Path(folder) / TABLE).read_text())
+        if table["format"] != FORMAT:
+            raise _unreadable(folder, f"is of format {table['format']}, not {FORMAT}")
+        files: dict[str, list[str]] = table["files"]
+    except (OSError, ValueError, KeyError, TypeError) as exc:
+        raise _unreadable(folder, f"{TABLE} cannot be read ({exc})") from exc
+    return files
+
+
+def _fit(folder: str, there: set[str], wanted: set[str]) -> None:
+    if there != wanted:
+        wrong = sorted(there ^ wanted)
+        rule = f"is of another model: {len(wrong)} parameters differ ({', '.join(wrong[:3])})"
+        raise ConfigError(folder, None, rule=rule, remedy="go on with the model that it was of")
+
+
+def _unreadable(folder: str, rule: str) -> ConfigError:
+    return ConfigError(folder, None, rule=rule, remedy="go on from another checkpoint")

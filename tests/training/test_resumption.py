@@ -1,0 +1,293 @@
+"""A trainer that follows another: what it reads from the disk, what it tells the bus, and what it
+refuses. Deaths of real processes are in tests/e2e."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from planted import Stream, Trainer, made_run, wait_until
+
+from pipeline.bus.bus import Bus
+from pipeline.errors import ConfigError, DecodeError, SluiceError
+from pipeline.ledger import Sum
+from pipeline.messages import Beat
+from pipeline.model.fingerprint import fingerprint
+from pipeline.run import Run
+from pipeline.run import Training as Keys
+from pipeline.serve import EXIT_DONE, EXIT_FENCED
+from services.training.records import Records
+from services.training.replay import replay
+
+Lead = Callable[..., Trainer]
+
+
+@pytest.fixture
+def run(run_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.chdir(tmp_path)
+    keys = Keys(learning_rate=1e-4, checkpoint_every=2)
+    weights = {"use": "shm", "folder": str(tmp_path)}
+    return made_run(run_name, steps=9, weights=weights, training=keys)
+
+
+@pytest.fixture
+def stream(server_url: str, run: Run) -> Iterator[Stream]:
+    stream = Stream(server_url, run)
+    yield stream
+    stream.bus.purge()
+    stream.bus.close()
+
+
+@pytest.fixture
+def lead(server_url: str, run: Run) -> Iterator[Lead]:
+    """Trainers of the run, one after another."""
+    former = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    trainers: list[Trainer] = []
+
+    def start(**keys: Any) -> Trainer:
+        trainers.append(Trainer(server_url, run, **keys))
+        trainers[-1].start()
+        return trainers[-1]
+
+    yield start
+    for trainer in trainers:
+        if trainer._thread.is_alive():
+            trainer.stop()
+        trainer.bus.close()
+    for number, handler in former.items():
+        signal.signal(number, handler)
+
+
+def feed(stream: Stream, batches: int) -> None:
+    """So many steps: two groups each, by an engine that follows every version."""
+    for _ in range(batches):
+        step = stream.bus.state().step
+        stream.serve(stream.bus.state().version)
+        stream.plant(2)
+        wait_until(lambda step=step: stream.bus.state().step == step + 1, "step")
+        wait_until(lambda step=step: stream.bus.versions.newest().step == step + 1, "version")
+
+
+def weights(trainer: Trainer) -> str:
+    return fingerprint(trainer.service.backend.weights())
+
+
+def serve_first(stream: Stream) -> None:
+    wait_until(lambda: stream.bus.state().version >= 0, "version")
+    stream.serve(stream.bus.state().version)
+
+
+def test_a_trainer_that_was_stopped_is_followed_by_one_with_the_same_weights(
+    stream: Stream, lead: Lead, run: Run
+) -> None:
+    first = lead()
+    serve_first(stream)
+    feed(stream, 3)
+    assert first.stop() == EXIT_DONE
+    assert (stream.bus.state().stop, stream.bus.state().step) == ("", 3)
+    second = lead()
+    assert weights(second) == weights(first)
+    assert (second.service.committed, second.service.optimizer_step) == (3, 3)
+    assert second.service.version == 4, "a number that was never used, for the same weights"
+    wait_until(lambda: stream.bus.state().version == 4, "version 4")
+    feed(stream, 1)
+    assert second.stop() == EXIT_DONE
+    assert stream.ledger()["trained"] == Sum(16, 64) and stream.balance() == (0, 0)
+    told: list[str] = []
+    assert replay(run, say=told.append)
+    assert told[-1] == "replayed 4 batches, 4 steps"
+
+
+def test_training_on_after_a_stop_is_bit_for_bit_as_if_there_had_been_none(
+    stream: Stream, lead: Lead, run: Run
+) -> None:
+    """The checkpoint holds the optimizer too: the replay has none of the stops in it."""
+    for _ in range(3):
+        trainer = lead()
+        serve_first(stream)
+        wait_until(lambda t=trainer: stream.bus.state().version == t.service.version, "version")
+        feed(stream, 1)
+        assert trainer.stop() == EXIT_DONE
+    told: list[str] = []
+    assert replay(run, say=told.append)
+    assert [line for line in told if line.startswith("step 3: the same weights, bit for bit")]
+
+
+def test_a_record_that_was_not_stepped_is_stepped_and_committed_by_the_next(
+    stream: Stream, lead: Lead
+) -> None:
+    first = lead()
+    serve_first(stream)
+    first.service.optimizer = None  # it dies where the step would be
+    stream.plant(2)
+    assert first.join() is None and isinstance(first.error, AttributeError)
+    first.life.end()
+    assert stream.bus.state().batch == 0 and stream.bus.snapshot().places.groups == 2
+    second = lead()
+    wait_until(lambda: stream.bus.state().step == 1, "step 1")
+    assert second.service.records.numbers() == [1]
+    assert stream.ledger()["trained"] == Sum(4, 16) and stream.balance() == (0, 0)
+
+
+def test_a_second_trainer_waits_for_the_lease_of_one_that_died_without_a_word(
+    stream: Stream, lead: Lead, run: Run
+) -> None:
+    dead = Beat(
+        service="training", instance="training-9", boot="training-9:x", waiting_for="groups"
+    )
+    stream.bus.beat(dead)
+    stream.bus.groups.lead(1, boot)
+    shift = 1000 * run.bus.lease_seconds - 1000
+    client, keys = stream.bus._client, stream.bus._keys
+    client.zincrby(keys.prefix + "beat", -shift, boot)
+    begun = time.monotonic()
+    lead()
+    assert 0.5 < time.monotonic() - begun < run.bus.lease_seconds
+    assert stream.bus.state().epoch == 2
+
+
+def test_a_server_that_was_put_back_is_told_what_it_lost(stream: Stream, lead: Lead) -> None:
+    trainer = lead()
+    serve_first(stream)
+    feed(stream, 1)
+    before = saved(stream.bus)
+    feed(stream, 2)
+    after = stream.ledger()
+    put_back(stream.bus, before)
+    wait_until(lambda: stream.bus.state().batch == 3, "telling")
+    wait_until(lambda: stream.bus.state().version == 3, "announcing")
+    assert stream.ledger() == after and stream.balance() == (0, 0)
+    assert stream.bus.audit().faults == ()
+    stream._held.clear()
+    stream.admit(4)  # the cursor went back as well: what was trained is not admitted again
+    assert stream.bus.snapshot().places.alive == 0
+    feed(stream, 1)
+    assert trainer.service.committed == 4
+
+
+def test_a_run_goes_on_from_its_folder_on_a_server_that_knows_nothing(
+    server_url: str, stream: Stream, lead: Lead, run: Run
+) -> None:
+    first = lead()
+    serve_first(stream)
+    feed(stream, 3)
+    ledger = stream.ledger()
+    assert first.stop() == EXIT_DONE
+    stream.bus.purge()
+    anew = Stream(server_url, run)
+    lead()
+    wait_until(lambda: anew.bus.state().batch == 3, "commits")
+    assert anew.ledger() == ledger and anew.balance() == (0, 0)
+    assert (
+        anew.bus.state().version >= 4
+        or wait_until(lambda: anew.bus.state().version == 4, "a version that was never used")
+        is None
+    )
+    anew.serve(anew.bus.state().version)
+    anew.admit(6)
+    assert anew.bus.snapshot().places.alive == 0, "six groups of the data were trained"
+    feed(anew, 1)
+    anew.bus.close()
+
+
+def test_a_folder_without_the_runs_records_is_refused(stream: Stream, lead: Lead, run: Run) -> None:
+    first = lead()
+    serve_first(stream)
+    feed(stream, 1)
+    assert first.stop() == EXIT_DONE
+    shutil.rmtree(run.folder)
+    with pytest.raises(ConfigError, match="no record of this run, which has 1 batches"):
+        lead()
+    assert stream.bus.state().batch == 1
+
+
+def test_a_disk_that_lost_steps_goes_back_and_their_tokens_are_orphans(
+    stream: Stream, lead: Lead, run: Run
+) -> None:
+    first = lead()
+    serve_first(stream)
+    feed(stream, 3)
+    stream.serve(stream.bus.state().version)
+    stream.admit(2)
+    leases = stream.take(2)
+    assert first.stop() == EXIT_DONE
+    for path in (
+        *(run.folder / "steps").glob("00000003*"),
+        *(run.folder / "checkpoints").glob("*3.e*"),
+    ):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    second = lead()
+    assert (second.service.committed, second.service.optimizer_step) == (3, 2)
+    assert stream.bus.state().step == 2
+    lost = stream.version
+    wait_until(lambda: stream.bus.state().version > lost, "a new version")
+    stream.serve(stream.bus.state().version)
+    stream.version = lost
+    stream.finish(leases)
+    wait_until(lambda: stream.ledger().get("orphan_version") == Sum(4, 16), "refusal")
+    assert stream.balance() == (0, 0)
+
+
+def test_a_record_that_cannot_be_read_is_named(stream: Stream, lead: Lead, run: Run) -> None:
+    first = lead()
+    serve_first(stream)
+    first.service.optimizer = None
+    stream.plant(2)
+    assert first.join() is None
+    first.life.end()
+    (record,) = (run.folder / "steps").iterdir()
+    record.write_bytes(b"nothing")
+    with pytest.raises(DecodeError, match=record.name):
+        lead()
+
+
+def test_a_checkpoint_whose_weights_are_damaged_is_named(
+    stream: Stream, lead: Lead, run: Run
+) -> None:
+    first = lead()
+    serve_first(stream)
+    feed(stream, 2)
+    assert first.stop() == EXIT_DONE
+    for mark in run.folder.glob("checkpoints/*/checkpoint.json"):
+        mark.write_text(mark.read_text().replace('"fingerprint":"', '"fingerprint":"0'))
+    with pytest.raises(SluiceError, match="is damaged"):
+        lead()
+
+
+def test_a_checkpoint_that_was_not_finished_is_none(stream: Stream, lead: Lead, run: Run) -> None:
+    first = lead()
+    serve_first(stream)
+    feed(stream, 3)
+    assert first.stop() == EXIT_DONE
+    newest = sorted((run.folder / "checkpoints").iterdir())[-1]
+    newest.rename(newest.with_name(newest.name + ".partial"))
+    assert weights(lead()) == weights(first), "by the one before, and the records since"
+
+
+def test_a_trainer_that_was_replaced_steps_no_more(stream: Stream, lead: Lead, run: Run) -> None:
+    first = lead()
+    serve_first(stream)
+    (run.folder / "epochs" / "7").mkdir()
+    stream.plant(2)
+    assert first.join() == EXIT_FENCED
+    assert Records(run.folder).numbers() == [] and stream.bus.state().batch == 0
+
+
+def saved(bus: Bus) -> dict[bytes, bytes]:
+    """Every key of the run."""
+    keys = bus._client.keys(bus._keys.prefix.replace("{", "\\{") + "*")
+    return {key: bus._client.dump(key) for key in keys}
+
+
+def put_back(bus: Bus, keys: dict[bytes, bytes]) -> None:
+    """As a server that was restored from an older copy of its data."""
+    with bus._client.pipeline(transaction=True) as together:
+        together.delete(*bus._client.keys(bus._keys.prefix + "*"))
+        for key, value in keys.items():
+            together.restore(key, 0, value)
+        together.execute()
