@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import msgspec
 from msgspec import Meta, Struct, field
 
 RUNS = Path("runs")
@@ -39,6 +40,9 @@ class Model(Section, frozen=True, kw_only=True):
 
     path: str
     """A folder in Hugging Face format, or a name that transformers can load."""
+    template: str = ""
+    """A jinja file or `own` (the tokenizer's) for all prompts. Empty: `own` for chats, and texts stay
+    as they are."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the parameters, in the engine and on the way there."""
 
@@ -57,6 +61,16 @@ class Groups(Section, frozen=True, kw_only=True):
     """Attempts at one prompt; the advantage compares them, so two at least."""
     per_step: Positive = 16
     """Groups in one optimizer step."""
+    deadline_seconds: Seconds = 600.0
+    """From a group's first delivered member on; then it is trained with the members that have a
+    score, if these are enough, and ends as `expired` otherwise."""
+    enough: Count = 0
+    """Scored members with which a group is trained at its deadline, 2 at least; 0: all of them."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a number of members that could not be compared, or is no part."""
+        if self.enough and not 2 <= self.enough <= self.members:
+            raise ValueError(f"enough ({self.enough}) must lie between 2 and members, or be 0")
 
 
 class Sampling(Section, frozen=True, kw_only=True):
@@ -64,6 +78,12 @@ class Sampling(Section, frozen=True, kw_only=True):
 
     temperature: Annotated[float, Meta(gt=0)] = 1.0
     """Divides the logits, in the engine and in the trainer alike."""
+    top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    """Only the likeliest tokens that have this much probability together are drawn; 1 is off."""
+    top_k: Count = 0
+    """Only so many of the likeliest tokens are drawn; 0 is off."""
+    min_p: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    """Only tokens with this share of the likeliest one's probability are drawn; 0 is off."""
     max_tokens: Positive = 256
     """Tokens of one completion at most; clamped to the room that the model's context leaves."""
 
@@ -73,8 +93,23 @@ class Lag(Section, frozen=True, kw_only=True):
 
     max: Count = 2
     """Optimizer steps between the weights that sampled a token and those that it updates."""
-    unit: Literal["sample", "token"] = "token"
-    """What is refused beyond that: the whole member (sample), or just its stale tokens (token)."""
+    unit: Literal["sample", "token", "mean"] = "token"
+    """What is refused beyond that: just the stale tokens (token), the whole member of one (sample),
+    or a member whose tokens lag more than that on average (mean)."""
+    pace: Literal["hold", "refuse"] = "hold"
+    """Before a step that would leave an older group without a seat in time: wait for that group
+    (hold), so that slow prompts are not starved, or let it grow too old and refuse it."""
+    hold_seconds: Seconds = 600.0
+    """How long one step waits so at most."""
+
+
+class MaxAge(Section, frozen=True, kw_only=True):
+    """`{ max_age = N }`: a flip that spares young caches."""
+
+    max_age: Count
+
+
+Swap = Literal["keep", "recompute", "drain"] | MaxAge
 
 
 class Inference(Section, frozen=True, kw_only=True):
@@ -82,15 +117,18 @@ class Inference(Section, frozen=True, kw_only=True):
 
     engine: Spec = "hf"
     """The engine: hf, fake."""
-    swap: Literal["keep", "recompute"] = "keep"
-    """Sequences in flight at a flip go on with their KV cache (keep), or with one made anew."""
+    swap: Swap = "keep"
+    """Sequences in flight at a flip go on with their KV cache (keep) or with one made anew
+    (recompute), the latter only where it has tokens more than N versions old (`{ max_age = N }`);
+    or they are finished first, and none is begun meanwhile (drain)."""
 
 
 class Scoring(Section, frozen=True, kw_only=True):
     """[scoring]: the reward."""
 
     scorers: Annotated[list[Spec], Meta(min_length=1)] = field(default_factory=lambda: ["exact"])
-    """Their rewards are added up; the first one's outcome is the member's."""
+    """exact, regex, math, reasoning_gym; added up, each times its `weight`, and 0 where one with
+    `gate = true` gives 0. The first that is no gate gives the outcome."""
     workers: Positive = 1
     """Processes that run scorers which are plain functions."""
     timeout_seconds: Seconds = 10.0
@@ -101,22 +139,29 @@ class Objective(Section, frozen=True, kw_only=True):
     """[objective]: from rewards to a gradient."""
 
     advantage: Spec = "grpo"
-    """Rewards of a group to advantages: grpo, dr_grpo."""
+    """Rewards of a group to advantages: grpo, dr_grpo, rloo."""
     loss: Spec = "cispo"
-    """Loss of a token, anchored at the policy that sampled it: cispo, ppo."""
+    """Loss of a token: cispo, ppo."""
+    anchor: Literal["behaviour", "proximal"] = "behaviour"
+    """What the loss takes its ratio to: the policy that sampled the token, or (ppo) the trainer's
+    own before the step, and then a correction accounts for the gap between the two."""
+    correction: Spec = "none"
+    """Weight of a token for that gap: none, tis."""
 
 
 class Training(Section, frozen=True, kw_only=True):
     """[training]: the optimizer."""
 
     backend: Spec = "torch"
-    """What holds the model and the optimizer: torch."""
+    """What holds the model and the optimizer: torch (one process), deepspeed (any number)."""
     learning_rate: Annotated[float, Meta(ge=0)] = 1e-6
     """Of AdamW, after the warm-up."""
     warmup_steps: Count = 5
     """Steps over which the learning rate rises linearly."""
     pack_tokens: Positive = 2048
     """Tokens in one row of a forward pass at most; a longer sequence has a row of its own."""
+    checkpoint_every: Positive = 10
+    """Batches between two checkpoints; a trainer that starts again replays those since the last."""
 
 
 class Evaluation(Section, frozen=True, kw_only=True):
@@ -137,6 +182,8 @@ class Up(Section, frozen=True, kw_only=True):
     """Engines."""
     scoring: Positive = 1
     """Scoring processes."""
+    ranks: Positive = 1
+    """Processes that train together, started by torchrun; more than one need `deepspeed`."""
     restarts: Count = 3
     """How often one process may die before the run fails."""
 
@@ -151,10 +198,10 @@ class Run(Section, frozen=True, kw_only=True):
     seed: int = 0
     """Of the order of the data and of every member's noise."""
     weights: Spec = "shm"
-    """How new weights travel: shm."""
+    """How new weights travel: shm (one machine), files (a `folder` that all machines share)."""
     model: Model
     data: Spec
-    """The data set: jsonl."""
+    """The data set: jsonl, parquet, hf, reasoning_gym."""
     prompting: Prompting = field(default_factory=Prompting)
     groups: Groups = field(default_factory=Groups)
     sampling: Sampling = field(default_factory=Sampling)
@@ -179,17 +226,28 @@ class Run(Section, frozen=True, kw_only=True):
 
     @property
     def identity(self) -> dict[str, str]:
-        """What must not differ between the processes of a run, or when it goes on."""
-        return {
-            "model.path": self.model.path,
-            "model.dtype": self.model.dtype,
-            "seed": str(self.seed),
-            "prompting.epochs": str(self.prompting.epochs),
-            "groups.members": str(self.groups.members),
-            "groups.per_step": str(self.groups.per_step),
-            "sampling.temperature": str(self.sampling.temperature),
-            "sampling.max_tokens": str(self.sampling.max_tokens),
-            "lag.max": str(self.lag.max),
-            "lag.unit": self.lag.unit,
-            "bus.lease_seconds": str(self.bus.lease_seconds),
+        """What must not differ between the processes of a run, or when it goes on.
+
+        All that shapes what is sampled, scored and learnt. Not the data, whose digest prompting
+        adds; nor what it is done with: machines, engines, back end, packs, ranks, time limits.
+        """
+        sections = {
+            name: msgspec.to_builtins(getattr(self, name))
+            for name in ("model", "prompting", "groups", "sampling", "objective")
         }
+        parts = {f"{name}.{k}": v for name, keys in sections.items() for k, v in keys.items()}
+        del parts["groups.deadline_seconds"]
+        parts |= {
+            "seed": self.seed,
+            "lag.max": self.lag.max,
+            "lag.unit": self.lag.unit,
+            "scoring.scorers": self.scoring.scorers,
+            "training.learning_rate": self.training.learning_rate,
+            "training.warmup_steps": self.training.warmup_steps,
+            "bus.lease_seconds": self.bus.lease_seconds,
+        }
+        return {key: v if isinstance(v, str) else _json(v) for key, v in parts.items()}
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

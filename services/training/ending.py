@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal, NamedTuple
+
+from pipeline.watch import Seen
 
 
 class Ending(NamedTuple):
@@ -21,3 +24,12 @@ def left(step: int, *, complete: bool, drained: bool) -> Ending | None:
     if complete:
         return Ending("done", steps)
     return Ending("done", f"the data ended after {steps}") if drained else None
+
+
+def hopeless(beats: Iterable[Seen]) -> Ending | None:
+    """Engines are there, and every one is quarantined: nobody will sample for this run again."""
+    engines = [seen for seen in beats if seen.beat.service == "inference" and seen.alive]
+    if not engines or not all(seen.quarantined for seen in engines):
+        return None
+    named = ", ".join(sorted(f"{seen.beat.instance} ({seen.quarantined})" for seen in engines))
+    return Ending("failed", f"every engine is quarantined: {named}")

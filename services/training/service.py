@@ -19,7 +19,7 @@ from pipeline.weights.publisher import Publisher
 from services.training.batch import Batch
 from services.training.batch import build as build_batch
 from services.training.checkpoints import Checkpoints
-from services.training.ending import left
+from services.training.ending import Ending, hopeless, left
 from services.training.epochs import Claim, await_former, claim
 from services.training.journal import Journal, step_line
 from services.training.metrics import Numbers
@@ -166,7 +166,7 @@ class Training:
     # What the loop is made of.
 
     def keep_alive(self) -> None:
-        """Say that training waits for groups, and end those whose deadline has passed.
+        """Say that training waits for groups, and end what cannot come any more, now and then.
 
         A trainer holds no leases, and its epoch is its right to act: a boot that was declared dead
         while the machine slept is replaced, and nothing else changes.
@@ -177,6 +177,8 @@ class Training:
             if time.monotonic() >= self.expire_at:
                 self.expire_at = time.monotonic() + EXPIRE_SECONDS
                 self.bus.groups.expire(self.life.boot)
+                if ending := hopeless(self.bus.snapshot().beats):
+                    self.finish(ending)
         except Gone:
             self.life.reborn()
 
@@ -238,11 +240,15 @@ class Training:
             self.publisher.flush()
             self.journal.keep(self.version, self.optimizer_step, last=True)
             if ending is not None:
-                self.bus.groups.finish(self.epoch, *ending)
+                self.finish(ending)
             else:
                 why = self.life.signal or self.life.pulse.reason
                 log.info("stopped at step=%d by %s", self.optimizer_step, why)
         self.journal.close()
+
+    def finish(self, ending: Ending) -> None:
+        """Everybody hears that the run is over."""
+        self.bus.groups.finish(self.epoch, *ending)
 
 
 def build(run: Run, bus: Bus, *, life: Life, metrics: Metrics) -> Training:
