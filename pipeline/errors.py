@@ -22,6 +22,19 @@ class ConfigError(SluiceError):
         return _config_error, parts
 
 
+class Unusable(ConfigError):
+    """One example of a data set: it ends as a dead letter by its reason, and the run goes on.
+
+    The reason, of few values, is what such examples are counted by.
+    """
+
+    def __init__(
+        self, where: str, value: object, *, rule: str, remedy: str, reason: str = "unreadable"
+    ) -> None:
+        super().__init__(where, value, rule=rule, remedy=remedy)
+        self.reason = reason
+
+
 class DecodeError(SluiceError):
     """A message that this release cannot read; names both versions."""
 

@@ -15,3 +15,10 @@ class Numbers:
         )
         for reason in ("full", "memory"):
             self.refusals.labels(reason=reason)
+        self.unusable = metrics.counter(
+            "unusable_groups",
+            "Groups of an example that cannot be attempted: dead letters.",
+            "reason",
+        )
+        for reason in ("unreadable", "not_encoded", "prompt_too_long", "too_large"):
+            self.unusable.labels(reason=reason)

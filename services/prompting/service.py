@@ -5,32 +5,27 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
 from itertools import islice
 from typing import Literal
 
-import msgspec
-
 from pipeline.bus.bus import Bus
-from pipeline.errors import Gone
+from pipeline.errors import Gone, Unusable
 from pipeline.life import Life
-from pipeline.messages import Prompt, Sampling
+from pipeline.messages import Prompt
 from pipeline.metrics import Metrics
-from pipeline.model.tokens import Tokenizer
+from pipeline.model.tokens import Tokenizer, context_length
 from pipeline.plugins import make
-from pipeline.protocols import DATASETS, Dataset
+from pipeline.protocols import DATASETS, Dataset, Text
 from pipeline.run import Run
 from services.process import open_run
 from services.prompting.metrics import Numbers
-from services.prompting.order import index
+from services.prompting.recipe import Recipe
 
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.05
 LOOK_AGAIN_SECONDS = 0.5
 OPEN_SECONDS = 600.0
-
-Encode = Callable[[str], bytes]
 
 
 class Prompting:
@@ -42,18 +37,13 @@ class Prompting:
     """
 
     def __init__(
-        self, bus: Bus, life: Life, dataset: Dataset, *, run: Run, encode: Encode, numbers: Numbers
+        self, bus: Bus, life: Life, recipe: Recipe, *, window: int, numbers: Numbers
     ) -> None:
-        """`encode` turns a prompt's text into token ids, int32."""
-        self._bus, self._life, self._dataset = bus, life, dataset
-        self._encode, self._numbers = encode, numbers
-        self._seed, self._window, self._members = run.seed, run.window, run.groups.members
-        self._sampling = Sampling(
-            temperature=run.sampling.temperature, max_tokens=run.sampling.max_tokens
-        )
-        self._end = len(dataset) * run.prompting.epochs
-        self._cursor = 0
-        self._batch = run.window  # how many are tried at once: halved and doubled as places go
+        """`recipe` makes the prompts; `window` is the number of groups that may be alive."""
+        self._bus, self._life, self._recipe = bus, life, recipe
+        self._window, self._numbers = window, numbers
+        self._end, self._cursor = recipe.end, 0
+        self._batch = window  # how many are tried at once: halved and doubled as places go
         self._ready: deque[Prompt] = deque()  # made, from the cursor on, and not yet admitted
 
     def run(self) -> None:
@@ -88,7 +78,8 @@ class Prompting:
     def _advance(self, cursor: int) -> None:
         count = cursor - self._cursor
         for _ in range(count):
-            self._ready.popleft()
+            if error := self._ready.popleft().error:
+                self._numbers.unusable.labels(reason=error.partition(":")[0]).inc()
         self._cursor = cursor
         self._numbers.groups.inc(count)
         self._batch = min(self._window, self._batch * 2)
@@ -120,21 +111,16 @@ class Prompting:
         """The next prompts after the cursor, `count` at most; those made before are kept."""
         stop = min(self._cursor + count, self._end)
         for cursor in range(self._cursor + len(self._ready), stop):
-            self._ready.append(self._prompt(cursor))
+            self._ready.append(self._recipe(cursor))
         return [*islice(self._ready, max(stop - self._cursor, 0))]
 
-    def _prompt(self, cursor: int) -> Prompt:
-        example = self._dataset[index(cursor, size=len(self._dataset), seed=self._seed)]
-        return Prompt(
-            group=f"{cursor:08d}",
-            seq=cursor,
-            ids=self._encode(example.prompt),
-            members=self._members,
-            sampling=self._sampling,
-            seed=self._seed,
-            task=example.task,
-            reference=msgspec.json.encode(example.reference),
-        )
+
+def _first(dataset: Dataset) -> Text:
+    """Stands for all of them where nothing has begun; at fault itself, it waits for its turn."""
+    try:
+        return dataset[0].prompt
+    except Unusable:
+        return ""
 
 
 def build(run: Run, bus: Bus, life: Life, metrics: Metrics) -> Prompting:
@@ -146,5 +132,9 @@ def build(run: Run, bus: Bus, life: Life, metrics: Metrics) -> Prompting:
     with life.long("data set to open", OPEN_SECONDS):
         dataset: Dataset = make(DATASETS, run.data, at="data")
         open_run(bus, run, data=dataset.digest())
-        encode = Tokenizer(run.model.path).encode
-    return Prompting(bus, life, dataset, run=run, encode=encode, numbers=Numbers(metrics))
+        tokenizer = Tokenizer(run.model.path, template=run.model.template)
+        tokenizer.check(_first(dataset))
+        recipe = Recipe(
+            dataset, run=run, encode=tokenizer.encode, context=context_length(run.model.path)
+        )
+    return Prompting(bus, life, recipe, window=run.window, numbers=Numbers(metrics))

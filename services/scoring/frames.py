@@ -16,7 +16,6 @@ from pipeline.run import Spec
 
 F = TypeVar("F", bound=Struct)
 
-AT = "scoring.scorers"
 HEADER_BYTES = 4
 
 

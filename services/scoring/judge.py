@@ -1,7 +1,7 @@
 """From an answer to its score, by all scorers of a run: where each one runs, and what faults are.
 
-Several scorers' rewards are added up; the first one's outcome is the member's. A fault of any is
-the member's fault, and there is no reward then.
+How several scorers' verdicts become one is in `pipeline.verdicts`. A fault of any is the member's
+fault, and there is no reward then.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ import inspect
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipeline.messages import Score
 from pipeline.plugins import build, check, find, name_of, options_of
 from pipeline.protocols import SCORERS, Answer, Verdict
 from pipeline.run import Scoring, Spec
-from pipeline.verdicts import Fault, checked, raised
-from services.scoring.frames import AT
+from pipeline.verdicts import AT, Fault, Term, checked, raised, terms, total
 from services.scoring.pool import Pool
 
 SIDE_BY_SIDE = 64
@@ -26,17 +25,23 @@ SIDE_BY_SIDE = 64
 Grade = Callable[[Answer], Awaitable[Verdict]]
 
 
+class Seat(NamedTuple):
+    """A scorer of the run: its name and version, its part in the total, how it is asked."""
+
+    name: str
+    term: Term
+    grade: Grade
+
+
 class Judge:
     """Started before it is asked, closed afterwards; asked for any number of answers at once."""
 
-    def __init__(
-        self, names: Sequence[str], grades: Sequence[Grade], *, pool: Pool | None, busy: int
-    ) -> None:
-        """`names` ("exact/1") and `grades` are the scorers', in order; `pool` runs some of them.
+    def __init__(self, seats: Sequence[Seat], *, pool: Pool | None, busy: int) -> None:
+        """The scorers, each under a name of its own ("exact/1"); `pool` runs some of them.
 
         `busy` is how many answers at once keep all scorers at work, where grading takes its time.
         """
-        self._names, self._grades = tuple(names), tuple(grades)
+        self._seats = tuple(seats)
         self.pool, self.busy = pool, busy
 
     async def start(self) -> None:
@@ -52,8 +57,7 @@ class Judge:
     async def __call__(self, answer: Answer) -> Score:
         """The score; a fault is a score with an error, never a reward."""
         try:
-            verdicts = [await grade(answer) for grade in self._grades]
-            return self._sum(verdicts)
+            return self._sum([await seat.grade(answer) for seat in self._seats])
         except Fault as fault:
             return self.fault(fault)
 
@@ -62,21 +66,19 @@ class Judge:
         return Score(reward=None, scorer=self._scorer, error=str(fault))
 
     def _sum(self, verdicts: Sequence[Verdict]) -> Score:
-        total = checked(sum(verdict.reward for verdict in verdicts))
-        parts = {name: verdict.reward for name, verdict in zip(self._names, verdicts, strict=True)}
-        return Score(
-            reward=total.reward, outcome=verdicts[0].outcome, scorer=self._scorer, parts=parts
-        )
+        whole = total([seat.term for seat in self._seats], verdicts)
+        parts = {seat.name: v.reward for seat, v in zip(self._seats, verdicts, strict=True)}
+        return Score(reward=whole.reward, outcome=whole.outcome, scorer=self._scorer, parts=parts)
 
     @property
     def _scorer(self) -> str:
-        return "+".join(self._names)
+        return "+".join(seat.name for seat in self._seats)
 
 
 def make_judge(scoring: Scoring, *, on_replaced: Callable[[], None]) -> Judge:
     """The judge of [scoring], nothing started yet; raises ConfigError for a wrong scorer."""
-    seconds = scoring.timeout_seconds
-    things = [(spec, _find(spec)) for spec in scoring.scorers]
+    seconds, found = scoring.timeout_seconds, terms(scoring.scorers)
+    things = [(term.spec, _find(term.spec)) for term in found]
     plain = [spec for spec, thing in things if not is_async(thing)]
     workers = scoring.workers
     pool = None
@@ -89,7 +91,8 @@ def make_judge(scoring: Scoring, *, on_replaced: Callable[[], None]) -> Judge:
             grades.append(partial(pool.grade, plain.index(spec)))
         else:
             grades.append(partial(_on_the_loop, build(SCORERS, spec, at=AT), seconds))
-    return Judge(_names(things), grades, pool=pool, busy=busy)
+    seats = [Seat(*parts) for parts in zip(_names(things), found, grades, strict=True)]
+    return Judge(seats, pool=pool, busy=busy)
 
 
 def is_async(thing: Any) -> bool:

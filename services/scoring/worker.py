@@ -20,8 +20,8 @@ from typing import BinaryIO
 from pipeline.errors import ConfigError
 from pipeline.plugins import build
 from pipeline.protocols import SCORERS, Answer
-from pipeline.verdicts import Fault, checked, raised
-from services.scoring.frames import AT, HEADER_BYTES, Job, Ready, Reply, Setup, length, pack, unpack
+from pipeline.verdicts import AT, Fault, checked, raised
+from services.scoring.frames import HEADER_BYTES, Job, Ready, Reply, Setup, length, pack, unpack
 
 _PR_SET_PDEATHSIG = 1
 

@@ -25,12 +25,13 @@ from pipeline.ledger import Sum
 from pipeline.life import Life
 from pipeline.messages import Beat, Manifest, Prompt, Sampling
 from pipeline.metrics import Metrics
-from pipeline.protocols import Example
+from pipeline.protocols import Example, Text
 from pipeline.run import Groups, Lag, Model, Run
 from pipeline.run import Prompting as PromptingKeys
 from pipeline.run import Sampling as SamplingKeys
 from services.prompting.metrics import Numbers
 from services.prompting.order import index
+from services.prompting.recipe import Recipe
 from services.prompting.service import Prompting, build
 
 ENGINE = "engine:1"
@@ -53,7 +54,8 @@ class Letters:
         return Example(prompt=f"p{index}", reference={"place": index}, task="t")
 
 
-def encode(text: str) -> bytes:
+def encode(text: Text) -> bytes:
+    assert isinstance(text, str)
     return array("i", map(ord, text)).tobytes()
 
 
@@ -70,7 +72,7 @@ def made_run(name: str, *, per_step: int, epochs: int = 1) -> Run:
         data="jsonl",
         prompting=PromptingKeys(epochs=epochs),
         groups=Groups(members=2, per_step=per_step),
-        sampling=SamplingKeys(temperature=0.5, max_tokens=7),
+        sampling=SamplingKeys(temperature=0.5, top_p=0.9, top_k=3, min_p=0.1, max_tokens=7),
         lag=Lag(max=1),
     )
 
@@ -122,8 +124,9 @@ def prompting(window: Window, data: Letters | None, *, count: int = 1) -> Iterat
         if data is None:
             service = build(window.run, bus, life=life, metrics=metrics)
         else:
+            recipe = Recipe(data, run=window.run, encode=encode)
             numbers = Numbers(metrics)
-            service = Prompting(bus, life, data, run=window.run, encode=encode, numbers=numbers)
+            service = Prompting(bus, life, recipe, window=window.run.window, numbers=numbers)
 
         def serve(service: Prompting = service) -> None:
             try:
@@ -189,7 +192,7 @@ def test_a_group_says_all_that_an_engine_and_a_scorer_need(window: Window) -> No
         seq=0,
         ids=encode(f"p{place}"),
         members=2,
-        sampling=Sampling(temperature=0.5, max_tokens=7),
+        sampling=Sampling(temperature=0.5, top_p=0.9, top_k=3, min_p=0.1, max_tokens=7),
         seed=5,
         task="t",
         reference=b'{"place":%d}' % place,

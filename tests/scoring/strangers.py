@@ -77,18 +77,18 @@ ACTS: dict[str, Any] = {
 }
 
 
-class Weighted:
+class Scaled:
     """A scorer with state and options, in a worker."""
 
     version = "2.1"
 
-    def __init__(self, *, weight: float = 1.0) -> None:
-        if weight == 13:
+    def __init__(self, *, factor: float = 1.0) -> None:
+        if factor == 13:
             raise RuntimeError("bad luck")
-        self.weight = weight
+        self.factor = factor
 
     def __call__(self, answer: Answer) -> Verdict:
-        return Verdict(reward=self.weight * len(answer.text), outcome=float(bool(answer.text)))
+        return Verdict(reward=self.factor * len(answer.text), outcome=float(bool(answer.text)))
 
 
 async def patient(answer: Answer, *, seconds: float = 0.0) -> float:

@@ -269,7 +269,7 @@ def _refused(spec: Any) -> str:
 
 
 def test_a_scorer_that_cannot_be_built_is_refused_at_the_start() -> None:
-    spec = {"use": "strangers:Weighted", "weight": 13}
+    spec = {"use": "strangers:Scaled", "factor": 13}
     assert "scoring.scorers: cannot be started (RuntimeError: bad luck)" in _refused(spec)
     assert "cannot be imported" in _refused("nowhere.at_all:scorer")
 

@@ -28,7 +28,7 @@ Serving = Callable[..., Any]
 OBEY = "strangers:obey"
 PATIENT = "strangers:patient"
 SLOW = "strangers:slow"
-WEIGHTED = {"use": "strangers:Weighted", "weight": 0.5}
+SCALED = {"use": "strangers:Scaled", "factor": 0.5}
 
 
 def test_members_are_scored_and_their_group_is_released(plant: Plant, serving: Serving) -> None:
@@ -46,13 +46,13 @@ def test_members_are_scored_and_their_group_is_released(plant: Plant, serving: S
 
 def test_rewards_add_up_and_the_outcome_is_the_first_ones(plant: Plant, serving: Serving) -> None:
     plant.group(["good", "", "bad"])
-    with serving("exact", WEIGHTED, PATIENT):
+    with serving("exact", SCALED, PATIENT):
         (group,) = plant.ready(1)
     assert plant.rewards(group) == {0: 1.0 + 2.0 + 1.0, 1: 0.0 + 0.0 + 1.0, 2: 0.0 + 1.5 + 1.0}
     score = group.members[2].score
     assert score
     assert score.outcome == 0.0
-    assert score.scorer == f"exact/1+{WEIGHTED['use']}/2.1+{PATIENT}/1"
+    assert score.scorer == f"exact/1+{SCALED['use']}/2.1+{PATIENT}/1"
     assert list(score.parts.values()) == [0.0, 1.5, 1.0]
 
 
@@ -238,7 +238,7 @@ def test_the_same_scorer_twice_counts_twice_under_two_names() -> None:
 
 def test_a_sum_beyond_all_numbers_is_a_bad_verdict() -> None:
     async def grade() -> Score:
-        spec = {"use": "strangers:Weighted", "weight": 1.7e308}
+        spec = {"use": "strangers:Scaled", "factor": 1.7e308}
         judge = make_judge(ScoringKeys(scorers=[spec, spec]), on_replaced=lambda: None)
         await judge.start()
         score = await judge(Answer(text="x", prompt="", reference=None, finish="stop"))

@@ -1,4 +1,4 @@
-"""Data sets: each checks all that it holds when it is opened, and reads an example when asked."""
+"""JSON Lines: every line is checked when the file is opened, and read when it is asked for."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from typing import Any
 import msgspec
 
 from pipeline.errors import ConfigError, SluiceError
-from pipeline.protocols import Example
+from pipeline.protocols import Example, Text
+from services.prompting.datasets.checks import fault_of
 
 
 class _Line(msgspec.Struct, frozen=True, kw_only=True):
     """What one line must hold; other fields are the user's own and stay unread."""
 
-    prompt: str
+    prompt: Text
     reference: Any
     task: str = ""
 
@@ -28,8 +29,9 @@ _decoder = msgspec.json.Decoder(_Line)
 class Jsonl:
     """A file of JSON objects, one a line: `prompt`, `reference`, and if need be a `task`.
 
-    Opening it reads and checks every line; what stays in memory is where each one stands. Empty
-    lines are skipped. Raises ConfigError that names the line at fault.
+    A prompt is a text, or a list of chat messages, {"role": …, "content": …}. Opening it reads and
+    checks every line; what stays in memory is where each one stands. Empty lines are skipped.
+    Raises ConfigError that names the line at fault.
     """
 
     def __init__(self, *, path: str) -> None:
@@ -100,10 +102,10 @@ def _check(raw: bytes, where: str) -> None:
     except msgspec.ValidationError as exc:
         rule, _, field = str(exc).partition(" - at `$.")
         rule = f"{field.rstrip('`')}: {rule}" if field else rule
-        remedy = 'a line holds {"prompt": text, "reference": any, "task": text or absent}'
+        remedy = 'a line holds {"prompt": text or chat, "reference": any, "task": text or absent}'
         raise ConfigError(where, shown, rule=rule, remedy=remedy) from exc
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         remedy = "write one JSON object a line, in UTF-8 and without a byte order mark"
         raise ConfigError(where, shown, rule=f"not JSON ({exc})", remedy=remedy) from exc
-    if not line.prompt.strip():
-        raise ConfigError(where, shown, rule="its prompt is empty", remedy="write one, or cut it")
+    if fault := fault_of(line.prompt):
+        raise ConfigError(where, shown, rule=fault, remedy="correct the line, or cut it")
