@@ -31,12 +31,21 @@ class Sampling(Struct, frozen=True, kw_only=True):
     min_p: float = 0.0
     max_tokens: int = 256
 
+    @property
+    def truncates(self) -> bool:
+        """Whether some ids cannot be drawn, so that the kept ones are recorded. Greedy needs none.
+
+        Temperature 0 is a choice and no distribution: its log-prob is 0 whatever was kept.
+        """
+        return self.temperature > 0 and (self.top_p < 1 or self.top_k > 0 or self.min_p > 0)
+
 
 class Prompt(Struct, frozen=True, kw_only=True, tag="prompt/1"):
     """One task, to be attempted by `members` members of one group.
 
     `seq` is the order of admission; `seed` the run's seed, from which each member's noise derives
-    together with the group and the member; `reference` is JSON that only the scorer reads.
+    together with the group and the member; `reference` is JSON that only the scorer reads. With
+    `error` set nobody can attempt it: it takes its place in the order, and becomes a dead letter.
     """
 
     group: str
@@ -49,12 +58,14 @@ class Prompt(Struct, frozen=True, kw_only=True, tag="prompt/1"):
     reference: bytes = b"null"
     lane: Lane = "train"
     pin: int | None = None
+    error: str = ""
 
 
 class Kept(Struct, frozen=True, kw_only=True):
     """Which token ids each position could have drawn, under top-p, top-k or min-p.
 
-    `counts` (int32, one a token) says how many of `ids` (int32, concatenated) belong to each.
+    `counts` (int32, one a token) says how many of `ids` (int32, concatenated, ascending within a
+    position) belong to each; 0 stands for the whole vocabulary.
     """
 
     counts: bytes

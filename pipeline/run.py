@@ -183,7 +183,8 @@ class Up(Section, frozen=True, kw_only=True):
     scoring: Positive = 1
     """Scoring processes."""
     ranks: Positive = 1
-    """Processes that train together, started by torchrun; more than one need `deepspeed`."""
+    """Processes that are one trainer; more than one need a back end that knows of them, as
+    `deepspeed` does."""
     restarts: Count = 3
     """How often one process may die before the run fails."""
 

@@ -1,22 +1,35 @@
 """Log-probs and entropy of packed sequences: what a trainer knows of them under a model. † torch
 
 One row without padding; positions that restart keep the sequences apart, which transformers sees
-only without an attention mask and without a cache. The distribution is `sampling.logprobs`.
+only without an attention mask and without a cache. The distribution is `sampling.logprobs`, over a
+token's kept set alone where it has one.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from pipeline.errors import ConfigError
-from pipeline.model.sampling import logprobs
+from pipeline.model.sampling import kept_logprobs, logprobs
 from pipeline.protocols import Pack, Packed
 
 CHUNK_ELEMENTS = 1 << 24  # of float32 logits: 64 MB
+
+
+class _Kept(NamedTuple):
+    """The ids that each token of a chunk was drawn from, [C, K]; padded where `inside` is False.
+
+    No mask over the vocabulary: the logits of a chunk stand anyhow, what is gathered from them is
+    as small as the largest set, and each token's gradient goes back to its own few ids.
+    """
+
+    ids: Tensor
+    inside: Tensor
 
 
 def evaluate(model: Any, pack: Pack, *, chunk_elements: int = CHUNK_ELEMENTS) -> Packed:
@@ -27,15 +40,19 @@ def evaluate(model: Any, pack: Pack, *, chunk_elements: int = CHUNK_ELEMENTS) ->
     """
     hidden = _hidden(model, pack.ids, pack.positions)
     head = model.get_output_embeddings()
-    targets = (pack.positions > 0).nonzero().squeeze(-1)  # not the first of a sequence
-    rows = max(1, chunk_elements // head.weight.shape[0])
+    rows = max(1, chunk_elements // head.out_features)
+    groups = _targets(pack)
+    recompute = sum(map(len, groups)) > rows
+    # Past the head's hooks: ranks that share its weight compare theirs, and differ in chunks.
     chunks = [
-        _chunk(head, hidden[at - 1], pack.ids[at], pack.temperature[at], len(targets) > rows)
+        _chunk(head.forward, hidden[at - 1], pack, at, recompute)
+        for targets in groups
         for at in torch.split(targets, rows)
     ]
     logp, entropy = (torch.cat(column) for column in zip(*chunks, strict=True))
+    order = torch.cat(groups)
     nothing = torch.zeros(pack.ids.shape, dtype=torch.float32, device=logp.device)
-    return Packed(nothing.index_put((targets,), logp), nothing.index_put((targets,), entropy))
+    return Packed(nothing.index_put((order,), logp), nothing.index_put((order,), entropy))
 
 
 def moved(pack: Pack, device: torch.device) -> Pack:
@@ -96,15 +113,45 @@ def _hidden(model: Any, ids: Tensor, positions: Tensor) -> Tensor:
     return hidden
 
 
+def _targets(pack: Pack) -> list[Tensor]:
+    """The tokens that are predicted, all but the first of a sequence: those without a kept set,
+    then those with one, where any has.
+    """
+    targets = (pack.positions > 0).nonzero().squeeze(-1)
+    if not pack.kept_ids.numel():
+        return [targets]
+    kept = pack.kept_counts[targets] > 0
+    return [targets[~kept], targets[kept]]
+
+
+def _kept(pack: Pack, at: Tensor) -> _Kept | None:
+    """The kept sets of the tokens `at` [C]; None where they have none."""
+    counts = pack.kept_counts[at]
+    most = int(counts.max()) if pack.kept_ids.numel() and at.numel() else 0
+    if not most:
+        return None
+    rank = torch.arange(most, device=at.device)
+    inside = rank < counts.unsqueeze(-1)
+    first = (pack.kept_counts.cumsum(0) - pack.kept_counts)[at].unsqueeze(-1)
+    return _Kept(pack.kept_ids[torch.where(inside, first + rank, first)], inside)
+
+
 def _chunk(
-    head: nn.Module, hidden: Tensor, ids: Tensor, temperature: Tensor, recompute: bool
+    head: Callable[[Tensor], Tensor], hidden: Tensor, pack: Pack, at: Tensor, recompute: bool
 ) -> tuple[Tensor, Tensor]:
-    """Log-probs and entropy [C] of ids [C] given hidden states [C, H]."""
+    """Log-probs and entropy [C] of the tokens `at` [C] given hidden states [C, H]."""
+    ids, temperature, kept = pack.ids[at].unsqueeze(-1), pack.temperature[at], _kept(pack, at)
 
     def compute(hidden: Tensor) -> tuple[Tensor, Tensor]:
-        logp = logprobs(head(hidden), temperature)
-        entropy = -(logp.detach().exp() * logp.detach()).sum(-1)
-        return logp.gather(-1, ids.unsqueeze(-1)).squeeze(-1), entropy
+        if kept is None:
+            logp = logprobs(head(hidden), temperature)
+            known, own = logp.detach(), ids
+        else:
+            logp = kept_logprobs(head(hidden), temperature, *kept)
+            known = logp.detach().masked_fill(~kept.inside, 0)  # else 0 x -inf
+            own = ((kept.ids == ids) & kept.inside).int().argmax(-1, keepdim=True)
+        entropy = -(logp.detach().exp() * known).sum(-1)
+        return logp.gather(-1, own).squeeze(-1), entropy
 
     if not recompute:
         return compute(hidden)

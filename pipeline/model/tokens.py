@@ -1,6 +1,7 @@
-"""Text to token ids, once, for prompts; ids to text, for scorers only.
+"""Prompts to token ids, once, when they are admitted; ids to text, for scorers only.
 
 Nothing that was decoded is ever encoded again: what the engine sampled is what the trainer reads.
+How a chat becomes a text is in `chat`.
 """
 
 from __future__ import annotations
@@ -10,36 +11,50 @@ from typing import Any
 
 import transformers
 
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, Unusable
+from pipeline.model.chat import Chat
 from pipeline.model.source import WHERE, check_folder, refuse
+from pipeline.protocols import Text
 
+_CONTEXT = ("max_position_embeddings", "n_positions")
 _FILES = ("generation_config.json", "config.json")
 
 
 class Tokenizer:
     """A model's tokenizer; ids are int32 little-endian bytes, as on the wire."""
 
-    def __init__(self, path: str) -> None:
-        """From a folder or a Hugging Face name; raises ConfigError where it cannot be loaded."""
-        self._tokenizer = _load(path)
+    def __init__(self, path: str, *, template: str = "") -> None:
+        """From a folder or a Hugging Face name; `template` is a jinja file, "own", or empty.
 
-    def encode(self, text: str) -> bytes:
-        """The ids of a prompt, with the special tokens that the model expects, BOS never twice.
-
-        Raises ConfigError for text that the tokenizer has no ids for.
+        Raises ConfigError where either cannot be had.
         """
-        bos = self._tokenizer.bos_token
-        special = not (bos and text.startswith(bos))
+        self._tokenizer = _load(path)
+        self._chat = Chat(self._tokenizer, template)
+
+    def check(self, prompt: Text) -> None:
+        """Raises Unusable where the prompt is a chat and there is no template for any."""
+        self._chat.check(prompt)
+
+    def encode(self, prompt: Text) -> bytes:
+        """The ids of a prompt; raises Unusable for one that has none.
+
+        What the tokenizer puts in front of a text stands in front of a chat too, and once, whether
+        or not text or template begin with it; what it puts behind is left out, since the answer
+        goes there.
+        """
+        text = self._chat.written(prompt)
         try:
-            ids = self._tokenizer.encode(text, add_special_tokens=special)
+            encoded = self._tokenizer(text, return_special_tokens_mask=True)
         except Exception as exc:  # tokenizers raises Exception itself; one prompt, told by its name
-            raise ConfigError(
+            raise Unusable(
                 "data",
                 text,
+                reason="not_encoded",
                 rule=f"the tokenizer has no ids for this prompt ({exc})",
                 remedy="correct the prompt, or choose the tokenizer that it was written for",
             ) from exc
-        return array("i", ids).tobytes()
+        front, ids = _without_added(encoded["input_ids"], encoded["special_tokens_mask"])
+        return array("i", ids if ids[: len(front)] == front else front + ids).tobytes()
 
     def decode(self, ids: bytes) -> str:
         """The text of a completion, without special tokens, characters as they are."""
@@ -54,6 +69,16 @@ class Tokenizer:
     def save(self, folder: str) -> None:
         """Beside a model's weights, so that the folder can be loaded by itself."""
         self._tokenizer.save_pretrained(folder)
+
+
+def context_length(path: str) -> int | None:
+    """Tokens that the model's context holds, prompt and answer together; None if it is not told."""
+    config = _read(path, "config.json")
+    for part in (config.get("text_config") or {}, config):
+        for key in _CONTEXT:
+            if isinstance(part.get(key), int):
+                return int(part[key])
+    return None
 
 
 def end_ids(path: str) -> frozenset[int]:
@@ -73,6 +98,16 @@ def end_ids(path: str) -> frozenset[int]:
             remedy="set eos_token_id in its generation_config.json",
         )
     return frozenset(found)
+
+
+def _without_added(ids: list[int], added: list[int]) -> tuple[list[int], list[int]]:
+    """What was added in front, and the ids between that and what was added behind."""
+    start, stop = 0, len(ids)
+    while start < stop and added[start]:
+        start += 1
+    while stop > start and added[stop - 1]:
+        stop -= 1
+    return ids[:start], ids[start:stop]
 
 
 def _load(path: str) -> Any:

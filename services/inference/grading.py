@@ -1,4 +1,5 @@
-"""One version's held-out score: answers by the run's engine, graded by its first scorer.
+"""One version's held-out score: answers by the run's engine, graded by its first scorer
+that is no gate.
 
 No stream and no window: the prompts are known, and nothing is trained. Which versions are graded,
 and in which processes, is `evaluation`'s.
@@ -11,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from pipeline import plugins
 from pipeline.errors import ConfigError, SluiceError
@@ -18,7 +20,7 @@ from pipeline.messages import Completion, Manifest, Prompt, Sampling, Work
 from pipeline.model.tokens import Tokenizer
 from pipeline.protocols import DATASETS, ENGINES, SCORERS, TRANSPORTS, Dataset, Engine, Transport
 from pipeline.run import Model, Run
-from pipeline.verdicts import answer_of
+from pipeline.verdicts import AT, answer_of, outcome_term, terms
 from services.inference.referee import Referee
 
 
@@ -81,15 +83,17 @@ class Grader:
         self.run, self.members = run, members or run.evaluation.members
         dataset: Dataset = plugins.make(DATASETS, run.evaluation.data, at="evaluation.data")
         self.examples = [dataset[index] for index in range(len(dataset))]
-        scorer = plugins.build(SCORERS, run.scoring.scorers[0], at="scoring.scorers")
+        first = outcome_term(terms(run.scoring.scorers))
+        scorer = plugins.build(SCORERS, first.spec, at=AT)
         self.referee = Referee(scorer, seconds=run.scoring.timeout_seconds)
-        self.tokenizer = Tokenizer(run.model.path)
+        self.tokenizer = Tokenizer(run.model.path, template=run.model.template)
 
     def point(self, kept: KeptVersion) -> Point:
         """Grades one version. Raises SluiceError where no answer got a verdict."""
         engine = self._engine(kept)
-        sampled = self._outcomes(engine, "sampled", self.members, self.run.sampling.temperature)
-        greedy = self._outcomes(engine, "greedy", 1, 0.0)
+        sampling = msgspec.convert(self.run.sampling, Sampling, from_attributes=True)
+        sampled = self._outcomes(engine, "sampled", self.members, sampling)
+        greedy = self._outcomes(engine, "greedy", 1, replace(sampling, temperature=0.0))
         engine.close()
         return summary(kept, sampled, greedy, members=self.members)
 
@@ -113,8 +117,7 @@ class Grader:
         assert engine.flip() is not None, "the engine's own weights are adopted at once"
         return engine
 
-    def _outcomes(self, engine: Engine, name: str, members: int, temperature: float) -> Outcomes:
-        sampling = Sampling(temperature=temperature, max_tokens=self.run.sampling.max_tokens)
+    def _outcomes(self, engine: Engine, name: str, members: int, sampling: Sampling) -> Outcomes:
         prompts = {prompt.group: prompt for prompt in self._prompts(name, members, sampling)}
         work = [Work(prompt=p, todo=tuple(range(members))) for p in prompts.values()]
         done = sorted(generate(engine, work), key=lambda c: (prompts[c.group].seq, c.member))
