@@ -108,7 +108,7 @@ def metric_tables() -> Iterator[str]:
 def sections(tree: ast.Module) -> Iterator[str]:
     """One table for each Struct, the run's own keys first."""
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
-    structs = [node for node in classes if node.name != "Section"]
+    structs = [node for node in classes if node.name not in ("Section", "MaxAge")]
     for node in sorted(structs, key=lambda node: node.name != "Run"):
         title, _, text = (ast.get_docstring(node) or "").partition(": ")
         heading = f"`{title}`" if title.startswith("[") else "The run"
@@ -127,7 +127,7 @@ def keys(node: ast.ClassDef) -> Iterator[tuple[str, str, str, str]]:
             continue
         assert isinstance(doc.value, ast.Constant)
         name = ast.unparse(field.target)
-        what = str(doc.value.value).replace("|", "\\|")
+        what = " ".join(str(doc.value.value).split()).replace("|", "\\|")
         yield name, kind(field.annotation), default(field.value), what
 
 
@@ -136,6 +136,7 @@ ALIASES = {
     "Count": "integer ≥ 0",
     "Seconds": "number > 0",
     "Spec": "plug-in",
+    "Swap": "`keep`, `recompute`, `drain` or `{ max_age = N }`",
     "int": "integer",
     "float": "number",
     "str": "text",

@@ -84,6 +84,13 @@ class Engine(Protocol):
     def flip(self) -> Flip | None:
         """Adopt the staged version if it is whole: all tensors or none."""
 
+    def revert(self) -> int:
+        """The last flip was wrong: back to the weights before it, and to what was sampled by then.
+
+        What the wrong version sampled is dropped; how many tokens that were. Its keys are made
+        anew. Raises WeightsError once the former weights are gone: from the next `stage` on.
+        """
+
     def fingerprint(self) -> str:
         """Of the live parameters, in the transport's dtype. Safe from a second thread."""
 
@@ -93,8 +100,11 @@ class Engine(Protocol):
 class Transport(Protocol):
     """Moves named tensors and nothing else."""
 
-    def send(self, version: int, tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
-        """Make the tensors fetchable, whole or not at all; the location for the manifest."""
+    def send(self, version: int, tensors: Iterable[tuple[str, torch.Tensor]], *, epoch: int) -> str:
+        """Make the tensors fetchable, whole or not at all; the location for the manifest.
+
+        `epoch` is the trainer's, of which one that was replaced has a lower one.
+        """
 
     def receive(self, manifest: Manifest) -> Iterator[tuple[str, torch.Tensor]]:
         """The tensors, in any order; raises WeightsError where they cannot be had."""
@@ -103,10 +113,21 @@ class Transport(Protocol):
         """The version will not be fetched any more."""
 
 
-class Example(Struct, frozen=True, kw_only=True):
-    """One line of a data set: a prompt's text, and the reference that its scorer reads."""
+class ChatMessage(Struct, frozen=True, forbid_unknown_fields=True):
+    """One message of a chat: who speaks (system, user, assistant), and what is said."""
 
-    prompt: str
+    role: str
+    content: str
+
+
+Text = str | tuple[ChatMessage, ...]
+"""A prompt before it is token ids: a text, or a chat that the policy is to go on with."""
+
+
+class Example(Struct, frozen=True, kw_only=True):
+    """One row of a data set: the prompt, and the reference that its scorer reads."""
+
+    prompt: Text
     reference: Any = None
     task: str = ""
 
@@ -116,7 +137,8 @@ class Dataset(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, index: int) -> Example: ...
+    def __getitem__(self, index: int) -> Example:
+        """Raises Unusable for a row at fault, which costs that row; any other error, the run."""
 
     def digest(self) -> str:
         """Of all that it holds: two data sets with one digest give the same examples."""
@@ -153,6 +175,8 @@ class Pack(NamedTuple):
     [T]; `temperature`, `behaviour` (the engine's log-prob), `advantage` and `weight` (loss mask x
     aggregation x 1/denominator, 0 outside the loss) are float32 [T] and, like `lag` (int64 [T]),
     stand at the token that they speak of: entry t is about predicting ids[t] from what precedes it.
+    `kept_counts` (int64 [T]) says how many of `kept_ids` (int64 [K], concatenated) each token was
+    drawn from; 0: from the whole vocabulary.
     """
 
     ids: torch.Tensor
@@ -163,6 +187,8 @@ class Pack(NamedTuple):
     advantage: torch.Tensor
     weight: torch.Tensor
     lag: torch.Tensor
+    kept_counts: torch.Tensor
+    kept_ids: torch.Tensor
 
 
 class Packed(NamedTuple):
@@ -176,7 +202,11 @@ class Packed(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """What a loss sees of one pack: flat and aligned, float32 [T] (sequence, lag: int64 [T])."""
+    """What a loss sees of one pack: flat and aligned, float32 [T] (sequence, lag: int64 [T]).
+
+    `anchor` is the log-prob that the ratio is taken against: the behaviour policy's, or the
+    trainer's own before the step. Outside the loss (weight 0) all log-probs are 0.
+    """
 
     logp: torch.Tensor
     anchor: torch.Tensor
@@ -199,6 +229,15 @@ class Loss(Protocol):
     def __call__(self, tokens: Tokens) -> torch.Tensor: ...
 
 
+class Correction(Protocol):
+    """Tokens to a weight per token [T], which the loss is multiplied by; 0 takes a token out.
+
+    The weight carries no gradient, and what it takes out stays in the denominator.
+    """
+
+    def __call__(self, tokens: Tokens) -> torch.Tensor: ...
+
+
 class StepResult(NamedTuple):
     """One optimizer step: whether it was taken, and the gradient's norm before clipping."""
 
@@ -213,7 +252,32 @@ class PackLoss(Protocol):
 
 
 class Backend(Protocol):
-    """Holds the model and the optimizer; accumulates gradients until `step`."""
+    """The model and its optimizer, as one whatever the number of ranks."""
+
+    def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The parameters, tied ones once; each may be gone when the next is asked for."""
+
+    def save(self, folder: str) -> None:
+        """Write the model as a Hugging Face folder, whole or not at all; it must not exist yet."""
+
+    def save_state(self, folder: str) -> None:
+        """Write the state to a folder that exists and is empty; the caller syncs and renames."""
+
+    def load_state(self, folder: str) -> None:
+        """Take up a state: training on is as if it had not stopped, bit for bit on as many ranks.
+
+        Raises ConfigError where the state is another model's, or cannot be read.
+        """
+
+    def close(self) -> None:
+        """Training is over: the other ranks end, too. Raises SluiceError where one is gone."""
+
+
+class Rank(Backend, Protocol):
+    """A back end as one process has it; accumulates gradients until `step`.
+
+    With more ranks than one, each call but `last` is made by all of them, in the same order.
+    """
 
     @property
     def last(self) -> Packed:
@@ -223,24 +287,41 @@ class Backend(Protocol):
 
     def step(self, learning_rate: float) -> StepResult: ...
 
-    def weights(self) -> Iterator[tuple[str, torch.Tensor]]: ...
-
-    def save(self, folder: str) -> None: ...
-
 
 ENGINES = {
     "hf": "services.inference.engines.hf.engine:build",
     "fake": "services.inference.engines.fake:build",
 }
-TRANSPORTS = {"shm": "pipeline.weights.shm:ShmTransport"}
-DATASETS = {"jsonl": "services.prompting.datasets:Jsonl"}
-SCORERS = {"exact": "services.scoring.scorers.text:exact"}
+TRANSPORTS = {
+    "shm": "pipeline.weights.shm:ShmTransport",
+    "files": "pipeline.weights.files:FilesTransport",
+}
+DATASETS = {
+    "jsonl": "services.prompting.datasets.jsonl:Jsonl",
+    "parquet": "services.prompting.datasets.parquet:Parquet",
+    "hf": "services.prompting.datasets.hf:HuggingFace",
+    "reasoning_gym": "services.prompting.datasets.gym:ReasoningGym",
+}
+SCORERS = {
+    "exact": "services.scoring.scorers.text:exact",
+    "regex": "services.scoring.scorers.text:Regex",
+    "math": "services.scoring.scorers.math:Math",
+    "reasoning_gym": "services.scoring.scorers.gym:ReasoningGym",
+}
 ADVANTAGES = {
     "grpo": "services.training.advantages:grpo",
     "dr_grpo": "services.training.advantages:dr_grpo",
+    "rloo": "services.training.advantages:rloo",
 }
 LOSSES = {
     "cispo": "services.training.losses:cispo",
     "ppo": "services.training.losses:ppo",
 }
-BACKENDS = {"torch": "services.training.backends.torch:TorchBackend"}
+CORRECTIONS = {
+    "none": "services.training.corrections:none",
+    "tis": "services.training.corrections:tis",
+}
+BACKENDS = {
+    "torch": "services.training.backends.torch:TorchBackend",
+    "deepspeed": "services.training.backends.deepspeed:DeepSpeedBackend",
+}

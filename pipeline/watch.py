@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from pipeline.ledger import Fates, in_flight
+from pipeline.ledger import Fates, Sum, in_flight
 from pipeline.messages import Beat
 
 SERVICES = ("prompting", "inference", "scoring", "training")
@@ -70,19 +70,70 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     dead_letters: int = 0
 
 
+class Leases(Struct, frozen=True, kw_only=True):
+    """What one owner holds: tickets of prompts and of completions.
+
+    The owner `pool` holds what was handed back or left by the dead, and waits for the next taker.
+    `silent_seconds` is None for an owner that was declared dead (and for `pool`), which `alive`
+    speaks of as well; its tickets go to whoever asks next.
+    """
+
+    owner: str
+    prompts: int
+    completions: int
+    silent_seconds: float | None
+    alive: bool
+
+
+class Audit(Struct, frozen=True, kw_only=True):
+    """Every group alive, looked at; `faults` are sentences, and empty where the run is sound.
+
+    `places` were counted group by group, `held` is what these groups hold and the ledger lacks. A
+    large run is looked at in pieces: `exact` says whether the ledger stood still meanwhile, without
+    which it was not compared. `overdue` groups are past their deadline; `oldest_seconds` is the age
+    of the oldest ticket that nobody has taken, by stream, and how long the next group to be trained
+    has been ready.
+    """
+
+    alive: int
+    window: int
+    places: Places
+    held: Sum
+    exact: bool
+    overdue: int
+    oldest_seconds: dict[str, float]
+    leases: tuple[Leases, ...]
+    faults: tuple[str, ...]
+
+
+class Letter(Struct, frozen=True, kw_only=True):
+    """Work that was given up. `member` is empty where it was all of a group, or a prompt."""
+
+    stream: str
+    group: str
+    member: str
+    boot: str
+    reason: str
+    age_seconds: float
+
+
 def explain(snapshot: Snapshot) -> list[str]:
     """Who waits for whom and what is wrong, the worst first; one sentence each."""
     if snapshot.state.stop:
         why = f": {snapshot.state.reason}" if snapshot.state.reason else ""
         return [f"the run is {snapshot.state.stop}{why}", *_told(imbalance(snapshot))]
-    processes = _present(snapshot)
     return [
         *_told(imbalance(snapshot)),
-        *_missing(processes),
-        *(s for seen in processes for s in _troubles(seen)),
+        *troubles(snapshot),
         *_letters(snapshot),
-        *_waits(snapshot, processes),
+        *_waits(snapshot, _present(snapshot)),
     ]
+
+
+def troubles(snapshot: Snapshot) -> list[str]:
+    """What is wrong with the processes of a run that goes on: missing, silent, quarantined."""
+    processes = _present(snapshot)
+    return [*_missing(processes), *(s for seen in processes for s in _troubles(seen))]
 
 
 def newest(beats: Iterable[Seen]) -> list[Seen]:

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import redis
 from msgspec import Struct
-from redis.exceptions import RedisError
 
+from pipeline.bus.audit import take_audit
 from pipeline.bus.completions import Completions
-from pipeline.bus.connection import connect
+from pipeline.bus.connection import connect, masked
 from pipeline.bus.groups import Groups
+from pipeline.bus.keeping import count_keys, delete_keys, read_awake, read_runs
 from pipeline.bus.keys import Keys
+from pipeline.bus.leading import Leading
 from pipeline.bus.leases import unless_gone
-from pipeline.bus.look import read_snapshot, read_state
+from pipeline.bus.look import read_letters, read_snapshot, read_state
 from pipeline.bus.prompts import Prompts
 from pipeline.bus.scripts import Arg, Scripts
 from pipeline.bus.versions import Versions
 from pipeline.codec import encode
 from pipeline.errors import ConfigError
 from pipeline.messages import Beat
-from pipeline.watch import Snapshot, State
+from pipeline.watch import Audit, Letter, Snapshot, State
 
 SCHEMA = 1
 
@@ -49,8 +50,9 @@ class Bus:
         self._scripts = Scripts(client, self._keys)
         self.prompts = Prompts(self._scripts)
         self.completions = Completions(self._scripts)
-        self.groups = Groups(self._scripts)
-        self.versions = Versions(self._scripts)
+        leading = Leading(self._scripts)
+        self.groups = Groups(self._scripts, leading)
+        self.versions = Versions(self._scripts, leading)
 
     @classmethod
     def connect(cls, url: str, run: str) -> Bus:
@@ -67,20 +69,34 @@ class Bus:
         members: int,
         lease_seconds: float | None = None,
         group_deadline_seconds: float | None = None,
+        enough: int | None = None,
     ) -> None:
         """Create the run, or resume one that is equal; raises ConfigError naming what differs.
 
+        So it does where the server is too full for a new run to admit anything.
+
         A key of the identity that the run does not have yet is added to it (the data set's hash).
-        The two durations are no part of the identity: None leaves them (15 and 600 at first).
+        `enough` is the least number of scored members with which a group is released at its
+        deadline. This and the durations are no part of the identity: None leaves them (at first
+        all members, 15 and 600 seconds).
         """
         args: list[Arg] = [SCHEMA, _ms(lease_seconds), _ms(group_deadline_seconds)]
+        args.append("" if enough is None else enough)
         numbers = {"window": window, "per_step": per_step, "lag_max": lag_max, "members": members}
         # Identity first: it names keys of RUN.toml, the numbers are derived from them.
         for key, value in ({f"id:{k}": v for k, v in identity.items()} | numbers).items():
             args += [key, value]
-        status, *differs = self._scripts.call("open", *args)
+        status, *said = self._scripts.call("open", *args)
+        if status == b"memory":
+            used, most = said
+            raise ConfigError(
+                f"maxmemory of {masked(self._client)}",
+                most,
+                rule=f"{used} bytes are used, and beyond 75 % a run admits nothing",
+                remedy="raise maxmemory, or remove old runs (sluice purge)",
+            )
         if status == b"mismatch":
-            key, stored, given = (part.decode() for part in differs)
+            key, stored, given = (part.decode() for part in said)
             raise ConfigError(
                 key.removeprefix("id:"),
                 given,
@@ -115,19 +131,33 @@ class Bus:
         """One consistent look at everything but cargo."""
         return read_snapshot(self._scripts)
 
+    def audit(self) -> Audit:
+        """Whether every group alive is in one place and the ledger balances; in small looks."""
+        return take_audit(self._scripts)
+
+    def dead_letters(self, count: int) -> tuple[Letter, ...]:
+        """The last so many, the newest first."""
+        return read_letters(self._scripts, count)
+
+    def runs(self) -> list[str]:
+        """The names of all runs on this server, or of many."""
+        return read_runs(self._scripts)
+
+    def awake(self) -> dict[str, str]:
+        """Boots that beat within the last lease, and the instances that they are."""
+        return read_awake(self._scripts)
+
+    def is_open(self) -> bool:
+        """Whether there is such a run, and its removal was not begun."""
+        return bool(self._scripts.read(("EXISTS", self._keys.run))[0])
+
+    def keys(self) -> int:
+        """How many keys this run has; 0 where there is no such run."""
+        return count_keys(self._scripts)
+
     def purge(self) -> int:
         """Delete every key of this run, and no other; how many. The caller asks first."""
-        deleted = 0
-        try:
-            batch: list[Any] = []
-            for key in self._client.scan_iter(match=self._keys.prefix + "*", count=1000):
-                batch.append(key)
-                if len(batch) == 1000:
-                    deleted += self._client.unlink(*batch)
-                    batch = []
-            return deleted + (self._client.unlink(*batch) if batch else 0)
-        except RedisError as exc:
-            raise self._scripts.error(exc) from exc
+        return delete_keys(self._scripts)
 
     def close(self) -> None:
         """Drop the connections. Nothing is given back."""

@@ -20,6 +20,7 @@ from pipeline.errors import ConfigError
 _REMEDY_URL = "start a server there, or give another URL (--redis)"
 _OLDEST = {"redis": 7, "valkey": 8}
 _FIRST_RETRIES = 2
+_LOOK_SECONDS = 0.1
 
 PATIENCE_SECONDS = 10.0
 ANSWER_SECONDS = 3.0
@@ -36,7 +37,8 @@ def connect(url: str) -> redis.Redis:
     """
     shown = mask(url)
     try:
-        check_fitness(client_of(url, retries=_FIRST_RETRIES), shown)
+        with client_of(url, retries=_FIRST_RETRIES) as first:
+            check_fitness(first, shown)
         return client_of(url)
     except (ValueError, TypeError) as exc:  # TypeError: an option of the query that nobody knows
         raise ConfigError(
@@ -46,10 +48,19 @@ def connect(url: str) -> redis.Redis:
         raise _unreachable(exc, shown) from exc
 
 
-def check_fitness(client: redis.Redis, shown: str) -> None:
-    """Raises ConfigError for a server that is too old or may evict keys."""
-    info: dict[str, Any] = client.info()
+def check_fitness(
+    client: redis.Redis, shown: str, *, patience_seconds: float = PATIENCE_SECONDS
+) -> None:
+    """Raises ConfigError for a server that is too old, may evict keys, or cannot be written to."""
+    info = _loaded(client, shown, patience_seconds)
     check_version(info, shown)
+    if info["role"] != "master":
+        raise ConfigError(
+            "redis URL",
+            shown,
+            rule="it is a replica, which takes no writes",
+            remedy=f"give the primary's URL ({info['master_host']}:{info['master_port']})",
+        )
     policy = info["maxmemory_policy"]
     if policy != "noeviction":
         raise ConfigError(
@@ -58,6 +69,25 @@ def check_fitness(client: redis.Redis, shown: str) -> None:
             rule="an evicted key is a lost group, so only noeviction is safe",
             remedy="CONFIG SET maxmemory-policy noeviction",
         )
+
+
+def _loaded(client: redis.Redis, shown: str, patience_seconds: float) -> dict[str, Any]:
+    """What the server says of itself, once it has read its data; raises ConfigError if it has not.
+
+    A server that comes back after a crash answers no act meanwhile.
+    """
+    deadline = time.monotonic() + patience_seconds
+    while (info := client.info()).get("loading"):
+        if time.monotonic() > deadline:
+            raise ConfigError(
+                "redis URL",
+                shown,
+                rule=f"the server still reads its data from disk, {info['loading_eta_seconds']} s"
+                " to go by its own account",
+                remedy="start again when it is done",
+            )
+        time.sleep(_LOOK_SECONDS)
+    return info
 
 
 def check_version(info: dict[str, Any], shown: str) -> None:
@@ -87,7 +117,9 @@ def masked(client: redis.Redis) -> str:
     options = client.connection_pool.connection_kwargs
     if path := options.get("path"):
         return f"unix://{path}"
-    return f"redis://{options.get('host', 'localhost')}:{options.get('port', 6379)}"
+    is_safe = issubclass(client.connection_pool.connection_class, redis.SSLConnection)
+    scheme, host = "rediss" if is_safe else "redis", options.get("host", "localhost")
+    return f"{scheme}://{host}:{options.get('port', 6379)}"
 
 
 def client_of(
@@ -155,6 +187,13 @@ def _unreachable(exc: RedisError, shown: str) -> ConfigError:
             shown,
             rule="the server refused the name or the password",
             remedy="put the right ones into the URL (redis://NAME:PASSWORD@HOST:PORT)",
+        )
+    if "CERTIFICATE_VERIFY_FAILED" in said:
+        return ConfigError(
+            "redis URL",
+            shown,
+            rule="the server's certificate is not one that this machine trusts",
+            remedy="name its authority in the URL: ?ssl_ca_certs=/path/to/ca.pem",
         )
     if isinstance(exc, ResponseError):
         return ConfigError(

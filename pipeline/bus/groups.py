@@ -8,14 +8,16 @@ from typing import Literal
 
 from msgspec import Struct
 
+from pipeline.bus.leading import Leading
 from pipeline.bus.scripts import Arg, Scripts
 from pipeline.codec import decode
-from pipeline.errors import DecodeError, Fenced, Gone
+from pipeline.errors import DecodeError, Gone
 from pipeline.ledger import Fates
 from pipeline.messages import Completion, Group, Member, Prompt, Score
 
 log = logging.getLogger(__name__)
 Fields = dict[bytes, bytes]
+ALL = 1 << 31
 
 
 class Ticket(Struct, frozen=True):
@@ -29,40 +31,44 @@ class Ticket(Struct, frozen=True):
 class Ready(Struct, frozen=True):
     """One look at the run: `batch` records are committed, `groups` wait, strictly oldest first.
 
-    `alive` groups hold a place, the ready ones among them. Nothing can come any more once `eof`
-    holds and no other is alive.
+    `alive` groups hold a place, the `num_ready` ones among them. Nothing can come any more once
+    `eof` holds and no other is alive.
     """
 
     batch: int
     groups: list[Ticket]
     eof: bool
     alive: int
+    num_ready: int
 
 
 class Groups:
     """Ready groups. One trainer leads; every act of a former one raises Fenced."""
 
-    def __init__(self, scripts: Scripts) -> None:
-        self._scripts = scripts
-        self._epoch: int | None = None
+    def __init__(self, scripts: Scripts, leading: Leading) -> None:
+        self._scripts, self._leading = scripts, leading
 
     def lead(self, epoch: int, boot: str) -> None:
         """Become the trainer of the run; raises Fenced unless the epoch is above all before."""
-        self._fenced(self._scripts.call("lead", epoch, boot), epoch)
-        self._epoch = epoch
+        self._leading.lead(epoch, boot)
 
-    def collect(self, epoch: int) -> Ready:
-        """The ready groups, sorted by (start step, seq), and the batch number, in one look."""
-        status, *reply = self._scripts.call("collect", epoch)
-        self._fenced(status, epoch)
-        batch, eof, alive, entries = reply
-        tickets = [Ticket(f[1].decode(), int(f[3]), int(f[5])) for _, f in entries]
+    def collect(self, epoch: int, *, limit: int | None = None) -> Ready:
+        """The first `limit` ready groups by (start step, seq), and the batch, in one look."""
+        most = ALL if limit is None else limit
+        _, batch, eof, alive, num_ready, rows = self._leading.act("collect", epoch, most)
         return Ready(
             batch=int(batch),
-            groups=sorted(tickets, key=lambda t: (t.start_step, t.seq)),
+            groups=[_ticket(*row) for row in zip(rows[::2], rows[1::2], strict=True)],
             eof=eof == b"1",
             alive=alive,
+            num_ready=num_ready,
         )
+
+    def started(self) -> dict[str, int]:
+        """The start step of every group alive that an engine has taken."""
+        live = self._scripts.keys.live
+        (rows,) = self._scripts.read(("ZRANGEBYSCORE", live, "-inf", "8e15", "WITHSCORES"))
+        return {rows[i].decode(): int(rows[i + 1]) for i in range(0, len(rows), 2)}
 
     def fetch(self, groups: Sequence[str]) -> list[Group]:
         """The cargo of ready groups, in order; one that was closed meanwhile is left out.
@@ -79,7 +85,7 @@ class Groups:
 
     def refuse(self, epoch: int, group: str, fates: Fates) -> None:
         """Close a whole group that cannot be used, with its sums; harmless where it is closed."""
-        self._fenced(self._scripts.call("refuse", epoch, "", *_sums(group, fates)), epoch)
+        self._leading.act("refuse", epoch, "", *_sums(group, fates))
 
     def commit(self, epoch: int, *, batch: int, changed: bool, fates: Mapping[str, Fates]) -> str:
         """Record `batch` is on disk and stepped: close its groups with their sums.
@@ -88,8 +94,8 @@ class Groups:
         record before it is missing. `changed` says whether the step made new weights.
         """
         sums = [arg for group, parts in fates.items() for arg in _sums(group, parts)]
-        reply = self._scripts.call("commit", epoch, batch, int(changed), *sums)
-        return self._fenced(reply, epoch)
+        reply: bytes = self._leading.act("commit", epoch, batch, int(changed), *sums)
+        return reply.decode()
 
     def expire(self, boot: str) -> int:
         """End groups whose deadline has passed; how many. Raises Gone."""
@@ -98,23 +104,32 @@ class Groups:
             raise Gone(f"boot {boot} was declared dead: start under a new boot")
         return ended
 
+    def rollback(self, epoch: int, step: int) -> None:
+        """The trainer lost what it made after `step`, and goes on from there.
+
+        Versions of later steps are forgotten, but not their numbers: the next one is above them.
+        The count of batches stays. Harmless where the run is not beyond `step`.
+        """
+        self._leading.act("rollback", epoch, step)
+
     def finish(self, epoch: int, outcome: Literal["done", "failed"], reason: str) -> None:
         """End the run: what is alive is cancelled, and every beat hears of it. The first stands."""
-        self._fenced(self._scripts.call("finish", epoch, outcome, reason), epoch)
-
-    def _fenced(self, reply: bytes, epoch: int) -> str:
-        if reply == b"FENCED":
-            raise Fenced(f"epoch {epoch} of {self._scripts.keys.prefix} is over: another leads")
-        return reply.decode()
+        while self._leading.act("finish", epoch, outcome, reason) == b"more":
+            pass
 
     def _decode(self, group: str, fields: Fields) -> Group | None:
         try:
             return _group(fields)
         except DecodeError as exc:
             log.warning("unreadable group=%s %s", group, exc)
-            if self._epoch is not None:
-                self._scripts.call("refuse", self._epoch, str(exc), group, 0)
+            if self._leading.epoch is not None:
+                self._leading.act("refuse", self._leading.epoch, str(exc), group, 0)
             return None
+
+
+def _ticket(group: bytes, order: bytes) -> Ticket:
+    start_step, seq = divmod(int(float(order)), 1 << 32)
+    return Ticket(group.decode(), seq, start_step)
 
 
 def _sums(group: str, fates: Fates) -> list[Arg]:

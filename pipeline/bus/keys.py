@@ -35,6 +35,10 @@ class Keys:
         self.groups = self.prefix + "groups"
         self.dead = self.prefix + "dead"
 
+    def proof(self, version: int) -> str:
+        """The hash of who has proven a version."""
+        return f"{self.prefix}proof:{version}"
+
     def group(self, group: str) -> str:
         """The hash with the cargo of one group."""
         return f"{self.prefix}g:{group}"

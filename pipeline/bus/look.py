@@ -9,7 +9,7 @@ from pipeline.codec import decode
 from pipeline.errors import DecodeError, SluiceError
 from pipeline.ledger import Fates, Sum
 from pipeline.messages import Beat
-from pipeline.watch import Places, Seen, Snapshot, State
+from pipeline.watch import Letter, Places, Seen, Snapshot, State
 
 Fields = dict[bytes, bytes]
 
@@ -24,29 +24,38 @@ def read_snapshot(scripts: Scripts) -> Snapshot:
     state, run, led, who, alive, started, prompts, groups, dead, beats, now = scripts.call(
         "snapshot"
     )
-    settings, about = _pairs(run), _pairs(who)
-    where = _state(scripts, _pairs(state))
+    settings, about = pairs(run), pairs(who)
+    where = _state(scripts, pairs(state))
     lease_ms = int(settings[b"lease_ms"])
     return Snapshot(
         state=where,
         places=Places(
             prompts=prompts, open=alive - prompts - groups, groups=groups, started=started
         ),
-        ledger=_ledger(_pairs(led)),
+        ledger=ledger_of(pairs(led)),
         window=int(settings[b"window"]),
         per_step=int(settings[b"per_step"]),
         lag_max=int(settings[b"lag_max"]),
         lease_seconds=lease_ms / 1000,
         beats=tuple(
             seen
-            for boot, last in _pairs(beats).items()
+            for boot, last in pairs(beats).items()
             if (seen := _seen(boot, float(last), about, now, lease_ms))
         ),
         dead_letters=dead,
     )
 
 
-def _pairs(flat: list[bytes]) -> Fields:
+def read_letters(scripts: Scripts, count: int) -> tuple[Letter, ...]:
+    """The last `count` dead letters, the newest first."""
+    rows, (seconds, _) = scripts.read(
+        ("XREVRANGE", scripts.keys.dead, "+", "-", "COUNT", count), ("TIME",)
+    )
+    return tuple(_letter(entry, fields, int(seconds)) for entry, fields in rows)
+
+
+def pairs(flat: list[bytes]) -> Fields:
+    """A flat reply of keys and values, as a dict."""
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
@@ -67,12 +76,19 @@ def _state(scripts: Scripts, fields: Fields) -> State:
     )
 
 
-def _ledger(fields: Fields) -> Fates:
+def ledger_of(fields: Fields) -> Fates:
+    """The hash of the ledger as sums, fate by fate."""
     out: dict[str, dict[str, int]] = {}
     for key, value in fields.items():
         fate, _, what = key.decode().rpartition("|")
         out.setdefault(fate, {"members": 0, "tokens": 0})[what] = int(value)
     return {fate: Sum(**parts) for fate, parts in sorted(out.items())}
+
+
+def _letter(entry: bytes, fields: Fields, now_seconds: int) -> Letter:
+    text = {key.decode(): value.decode(errors="replace") for key, value in fields.items()}
+    written = int(entry.partition(b"-")[0]) / 1000
+    return Letter(**text, age_seconds=max(0.0, now_seconds - written))
 
 
 def _seen(boot: bytes, last: float, who: Fields, now: int, lease_ms: int) -> Seen | None:

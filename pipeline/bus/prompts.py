@@ -51,29 +51,28 @@ class Prompts:
         leases = [self._lease(boot, row) for row in rows]
         return Taken(cast(Any, unless_gone(status, boot)), [lease for lease in leases if lease])
 
-    def save(self, boot: str, lease: Lease[Work], chunk: Completion) -> str:
-        """Keep a member's prefix (all its tokens so far) for whoever has to resume it.
+    def save(self, boot: str, lease: Lease[Work], prefix: Completion) -> str:
+        """One of `save_all`."""
+        return self.save_all(boot, [(lease, prefix)])[0]
 
-        Only what is not saved yet travels. Replies "ok"; "unproven" (try again after the
-        confirmation), "behind" (somebody saved more in between: try again); and where the prefix
-        is of no use any more: "closed" (its group), "gone" (this boot), "lost" (the ticket has
-        another owner), "dup" (delivered, or failed), "too_large" (the member is failed for it).
+    def save_all(self, boot: str, prefixes: Sequence[tuple[Lease[Work], Completion]]) -> list[str]:
+        """Keep members' prefixes (all their tokens so far) for whoever has to resume them.
+
+        Only what is not saved yet travels. The reply of each, in order: "ok"; "unproven" (try again
+        after the confirmation), "behind" (somebody saved more in between: try again); and where the
+        prefix is of no use any more: "closed" (its group), "gone" (this boot), "lost" (the ticket
+        has another owner), "dup" (delivered, or failed), "too_large" (the member is failed for it).
         """
-        m = chunk.member
-        key = self._scripts.keys.group(lease.group)
-        k, saved = self._scripts.read(("HMGET", key, f"i:{m}", f"q:{m}"))[0]
-        part = cut(chunk, int(saved or 0))
-        if not part.tokens:
-            return "ok"
-        try:
-            payload = cargo(part, f"prefix of member {m} of group {lease.group}")
-        except TooLarge as exc:
-            self._fail_large(boot, lease, m, exc)
-            return "too_large"
-        reply = self._scripts.call(
-            "save", boot, lease.group, m, int(k or 0), lease.entry, payload, *span_args(part.spans)
-        )
-        return cast(bytes, reply).decode()
+        keys = self._scripts.keys
+        places = [(keys.group(lease.group), prefix.member) for lease, prefix in prefixes]
+        saved = self._scripts.read(*(("HMGET", key, f"i:{m}", f"q:{m}") for key, m in places))
+        rows: list[list[Arg] | str] = [
+            self._chunk(boot, lease, prefix, tuple(int(count or 0) for count in counts))
+            for (lease, prefix), counts in zip(prefixes, saved, strict=True)
+        ]
+        sent = [row for row in rows if not isinstance(row, str)]
+        replies = iter(self._scripts.call_many("save", sent))
+        return [row if isinstance(row, str) else next(replies).decode() for row in rows]
 
     def deliver(self, boot: str, done: Sequence[tuple[Lease[Work], Completion]]) -> list[str]:
         """Hand in finished members; the reply of each, in order. A repeat is told the same.
@@ -127,6 +126,21 @@ class Prompts:
                 self._unreadable(boot, lease, exc, m)
                 out[m] = None
         return out
+
+    def _chunk(
+        self, boot: str, lease: Lease[Work], prefix: Completion, saved: tuple[int, ...]
+    ) -> list[Arg] | str:
+        """The arguments that save what follows the chunks and tokens saved; or what is replied."""
+        number, tokens = saved
+        m, part = prefix.member, cut(prefix, tokens)
+        if not part.tokens:
+            return "ok"
+        try:
+            payload = cargo(part, f"prefix of member {m} of group {lease.group}")
+        except TooLarge as exc:
+            self._fail_large(boot, lease, m, exc)
+            return "too_large"
+        return [boot, lease.group, m, number, lease.entry, payload, *span_args(part.spans)]
 
     def _row(self, boot: str, lease: Lease[Work], done: Completion) -> list[Arg]:
         """The arguments of a delivery; none where it is too large, which fails the member."""

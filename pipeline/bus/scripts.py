@@ -13,12 +13,18 @@ from importlib.resources import files
 from typing import Any
 
 import redis
-from redis.exceptions import NoScriptError, OutOfMemoryError, RedisError, ResponseError
+from redis.exceptions import (
+    NoPermissionError,
+    NoScriptError,
+    OutOfMemoryError,
+    RedisError,
+    ResponseError,
+)
 
 from pipeline.bus.connection import masked
 from pipeline.bus.errors import MemoryFull, Unreachable
 from pipeline.bus.keys import Keys
-from pipeline.errors import SluiceError
+from pipeline.errors import ConfigError, SluiceError
 
 Arg = str | bytes | int
 _INCLUDE = "--include "
@@ -99,6 +105,13 @@ class Scripts:
         """The driver's error as ours, without secrets."""
         if isinstance(exc, OutOfMemoryError):
             return MemoryFull(f"the server is full: {exc}")
+        if isinstance(exc, NoPermissionError):
+            return ConfigError(
+                f"the user of {masked(self.client)}",
+                None,
+                rule=f"may not use the keys of a run, or not the commands ({exc})",
+                remedy=f"ACL SETUSER NAME ~{self.keys.prefix}* +@all -@dangerous +info",
+            )
         if "NORUN" in str(exc):
             return SluiceError(f"run {self.keys.prefix!r} is not open on this server")
         if isinstance(exc, ResponseError):

@@ -2,39 +2,45 @@
 
 from __future__ import annotations
 
+from pipeline.bus.leading import Leading
 from pipeline.bus.leases import unless_gone
 from pipeline.bus.scripts import Scripts
 from pipeline.codec import decode, encode
-from pipeline.errors import Fenced, SluiceError
+from pipeline.errors import SluiceError
 from pipeline.messages import Manifest
 
 _REFUSALS = {
     "taken": "another set of weights was announced under this number",
     "old": "a version only grows, beyond every one that was announced",
-    "leaderless": "its epoch does not lead the run: lead first",
 }
 
 
 class Versions:
     """What weights there are, and which engine has proven which."""
 
-    def __init__(self, scripts: Scripts) -> None:
-        self._scripts = scripts
+    def __init__(self, scripts: Scripts, leading: Leading) -> None:
+        self._scripts, self._leading = scripts, leading
 
     def announce(self, manifest: Manifest, *, min_version: int) -> None:
         """Make a version the newest. `min_version`: the highest known to be announced, plus one.
 
-        A repeat is harmless. Raises Fenced for an epoch that is over, SluiceError for a number
-        that was used or is too low.
+        A repeat is harmless, and so is a former announcement, by whatever epoch, with a
+        `min_version` that is not above it; of the newest it renews the location. Raises Fenced for
+        an epoch that is over, SluiceError for a number that was used or is too low.
         """
         m = manifest
-        reply = self._scripts.call(
+        reply = self._leading.act(
             "announce", m.epoch, m.version, min_version, m.step, m.fingerprint, encode(m)
         ).decode()
-        if reply == "FENCED":
-            raise Fenced(f"version {m.version}: epoch {m.epoch} is over, another trainer leads")
         if reply != "ok":
             raise SluiceError(f"version {m.version} (epoch {m.epoch}): {_REFUSALS[reply]}")
+
+    def steps(self) -> dict[int, int]:
+        """The step of every version that was announced and may still be met, by version."""
+        scripts = self._scripts
+        (found,) = scripts.read(("HGETALL", scripts.keys.versions))
+        steps = {name.decode().partition("|"): value for name, value in found.items()}
+        return {int(v): int(step) for (v, _, what), step in steps.items() if what == "step"}
 
     def newest(self, *, after: int = -1) -> Manifest | None:
         """The newest version's manifest, if it is above `after`. Raises DecodeError.

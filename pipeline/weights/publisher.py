@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -15,6 +16,8 @@ from pipeline.model.fingerprint import Named, describe, fingerprint_of
 from pipeline.protocols import Transport
 
 log = logging.getLogger(__name__)
+
+REMEMBERED_VERSIONS = 100
 
 
 class _Version(NamedTuple):
@@ -40,6 +43,7 @@ class Publisher:
         """`dtype` is the transport's, for floating-point tensors; None sends them as they are."""
         self._announce, self._transport = announce, transport
         self.epoch, self._dtype = epoch, dtype
+        self._announced: deque[Manifest] = deque(maxlen=REMEMBERED_VERSIONS)
         self._idle = threading.Condition()
         self._waiting: _Version | None = None
         self._sending = False
@@ -60,6 +64,11 @@ class Publisher:
         with self._idle:
             self._idle.wait_for(lambda: not self._sending)
         self.check()
+
+    def announce_again(self) -> None:
+        """Announce the latest versions once more, in order: the server may have lost them."""
+        for manifest in [*self._announced]:
+            self._announce(manifest)
 
     def check(self) -> None:
         """Raises what the sender met since the last call; to be asked by whoever waits for work.
@@ -94,14 +103,15 @@ class Publisher:
 
     def _send(self, version: _Version) -> None:
         entries = tuple(describe(name, tensor) for name, tensor in version.tensors.items())
-        location = self._transport.send(version.version, version.tensors.items())
-        self._announce(
-            Manifest(
-                version=version.version,
-                step=version.step,
-                epoch=self.epoch,
-                fingerprint=fingerprint_of(entries),
-                location=location,
-                tensors=entries,
-            )
+        tensors, epoch = version.tensors.items(), self.epoch
+        location = self._transport.send(version.version, tensors, epoch=epoch)
+        manifest = Manifest(
+            version=version.version,
+            step=version.step,
+            epoch=self.epoch,
+            fingerprint=fingerprint_of(entries),
+            location=location,
+            tensors=entries,
         )
+        self._announce(manifest)
+        self._announced.append(manifest)

@@ -66,6 +66,12 @@ class Staging:
             staged, self._staged = self._staged, None
             return staged
 
+    @property
+    def ready(self) -> int:
+        """The version that is staged, or -1."""
+        with self._lock:
+            return self._staged.version if self._staged else -1
+
     def error(self) -> str | None:
         """Why the last staging failed, once: it names the tensor and the rule."""
         with self._lock:

@@ -18,9 +18,10 @@ from pipeline.protocols import Engine
 
 log = logging.getLogger(__name__)
 
-WATCH_SECONDS = 0.02
+WATCH_SECONDS, BUSY_WATCH_SECONDS = 0.02, 0.05
 RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.5, 30.0
 MOST_TRIES = 8
+WRONG_FLIPS = 2
 
 
 class Subscriber:
@@ -36,6 +37,8 @@ class Subscriber:
         self._newest: Manifest | None = None
         self._failures, self._retry_at = 0, float("inf")
         self._confirming: int | None = None
+        self._wrong, self._num_wrong = "", 0
+        self._quarantine, self._told = "", ""  # why, and which boot was told so
         self._proven: dict[int, str] = {}  # with their fingerprints
         self._doubted: dict[int, str] = {}
         self._error: Exception | None = None
@@ -49,14 +52,14 @@ class Subscriber:
     def poll(self) -> Manifest | None:
         """A version to stage: once, and again after a while where that failed.
 
-        None while a flip waits for its confirmation. Raises WeightsError once a flip proved wrong,
-        and whatever the watching thread met.
+        None while a flip waits for its confirmation, and once this engine is quarantined. Raises
+        whatever the watching thread met.
         """
         with self._changed:
             if self._error:
                 raise self._error
             newest = self._newest
-            if newest is None or self._confirming is not None:
+            if newest is None or self.pending or self._quarantine:
                 return None
             if newest == self._offered and time.monotonic() < self._retry_at:
                 return None
@@ -82,6 +85,27 @@ class Subscriber:
             self._confirming = version
             self._changed.notify_all()
 
+    @property
+    def wrong(self) -> str:
+        """Why the last flip proved wrong, until `reverted` is told; else empty."""
+        return self._wrong
+
+    def reverted(self) -> None:
+        """The engine is back at the weights before the wrong flip.
+
+        The version is offered once more; after the second wrong flip the engine is quarantined:
+        nothing is offered to it any more, and the bus hears why.
+        """
+        with self._changed:
+            self._num_wrong += 1
+            if self._num_wrong >= WRONG_FLIPS:
+                self._quarantine = (
+                    f"{self._num_wrong} flips went wrong, the last one: {self._wrong}"
+                )
+            self._wrong, self._retry_at = "", time.monotonic() + self._retry_seconds
+            self._confirm_live()
+            self._changed.notify_all()
+
     def serves(self, version: int) -> bool:
         """Whether the version is proven on this boot, so that prompts may be taken under it."""
         return version in self._proven
@@ -105,8 +129,8 @@ class Subscriber:
 
     @property
     def pending(self) -> bool:
-        """Whether a flip waits for its confirmation."""
-        return self._confirming is not None
+        """Whether a flip waits for its confirmation, or to be undone."""
+        return self._confirming is not None or bool(self._wrong)
 
     def wait(self, seconds: float) -> None:
         """Sleep until something changed here, or the seconds are over; now and then for less."""
@@ -116,16 +140,18 @@ class Subscriber:
     def await_proof(self, seconds: float) -> bool:
         """Wait for what is being confirmed; whether all of it is proven."""
         with self._changed:
-            self._changed.wait_for(lambda: self._error or not self._unproven, seconds)
-            return not self._unproven
+            self._changed.wait_for(
+                lambda: self._error or self._wrong or not self._unproven, seconds
+            )
+            return not (self._wrong or self._unproven)
 
     def restart(self) -> None:
         """Under a new boot nothing is proven: confirm what is live again."""
         with self._changed:
             self._proven.clear()
             self._doubted.clear()
-            if self._engine.version >= 0:
-                self._confirming = self._engine.version
+            self._wrong = ""
+            self._confirm_live()
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -139,6 +165,10 @@ class Subscriber:
     def _unproven(self) -> bool:
         return self._confirming is not None or bool(self._doubted)
 
+    def _confirm_live(self) -> None:
+        version = self._engine.version
+        self._confirming = None if version < 0 or version in self._proven else version
+
     def _watch(self) -> None:
         try:
             while not self._closed:
@@ -147,9 +177,12 @@ class Subscriber:
                     self._prove(version, fingerprint)
                 if (flipped := self._confirming) is not None:
                     self._prove(flipped)
+                if self._quarantine and self._told != self._engine.boot:
+                    self._tell()
                 with self._changed:
                     if not self._unproven and not self._closed:
-                        self._changed.wait(WATCH_SECONDS)
+                        busy = self._engine.busy
+                        self._changed.wait(BUSY_WATCH_SECONDS if busy else WATCH_SECONDS)
         except Exception as exc:  # raised again in the engine's thread by poll
             with self._changed:
                 self._error = exc
@@ -171,20 +204,24 @@ class Subscriber:
         except Gone:  # the engine's thread hears it too, and starts over under a new boot
             time.sleep(WATCH_SECONDS)
             return
-        if not right:
-            self._refuse(boot, version, fingerprint)
+        if not right and version in self._doubted:
+            raise WeightsError(f"version {version} was proven, and is no longer what was announced")
         with self._changed:
             if boot == self._engine.boot:
-                self._proven[version] = fingerprint
-                self._doubted.pop(version, None)
-                self._confirming = None if self._confirming == version else self._confirming
+                self._settle(version, fingerprint, right=right)
             self._changed.notify_all()
-        log.info("version=%d proven", version)
 
-    def _refuse(self, boot: str, version: int, fingerprint: str) -> None:
-        with suppress(Gone):
-            self._versions.quarantine(boot, f"version {version} flipped wrong")
-        raise WeightsError(
-            f"version {version} is not what was announced (live fingerprint {fingerprint}); "
-            "nothing sampled under it was delivered"
-        )
+    def _settle(self, version: int, fingerprint: str, *, right: bool) -> None:
+        if right:
+            log.info("version=%d proven", version)
+            self._proven[version] = fingerprint
+        else:
+            self._wrong = f"version {version} is not what was announced (live: {fingerprint})"
+        self._doubted.pop(version, None)
+        self._confirming = None if self._confirming == version else self._confirming
+
+    def _tell(self) -> None:
+        boot = self._engine.boot
+        with suppress(Gone):  # its successor is told
+            self._versions.quarantine(boot, self._quarantine)
+            self._told = boot

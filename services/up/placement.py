@@ -47,7 +47,7 @@ def place(
     The trainer and the engines divide the cores between them, unless the user exported a number of
     threads: two processes with two threads each on two cores were measured 50 times slower.
     """
-    threads = max(1, (cores or cores_here()) // (1 + run.up.inference))
+    threads = max(1, (cores or cores_here()) // (run.up.ranks + run.up.inference))
     environment = {THREADS: str(threads), **environment}
     counts = {
         "training": 1,
@@ -55,8 +55,15 @@ def place(
         "scoring": run.up.scoring,
         "prompting": 1,
     }
+    ranks = {"training": run.up.ranks}
     return [
-        _process(service, f"{service}-{number}", folder, url, environment)
+        _process(
+            service,
+            f"{service}-{number}",
+            command=_together(_command(service, folder), ranks.get(service, 1)),
+            folder=folder,
+            environment={**environment, REDIS_VARIABLE: url},
+        )
         for service, count in counts.items()
         for number in range(count)
     ]
@@ -74,15 +81,27 @@ def evaluation(folder: Path, *, environment: Mapping[str, str] = os.environ) -> 
 
 
 def _process(
-    service: str, instance: str, folder: Path, url: str, environment: Mapping[str, str]
+    service: str,
+    instance: str,
+    *,
+    command: tuple[str, ...],
+    folder: Path,
+    environment: Mapping[str, str],
 ) -> Process:
     return Process(
         service=service,
         instance=instance,
-        argv=(*_command(service, folder), "--instance", instance),
-        environment={**environment, **SETTINGS, REDIS_VARIABLE: url},
+        argv=(*command, "--instance", instance),
+        environment={**environment, **SETTINGS},
         log=folder / "logs" / f"{instance}.log",
     )
+
+
+def _together(command: tuple[str, ...], ranks: int) -> tuple[str, ...]:
+    """The command of so many processes that are one."""
+    if ranks == 1:
+        return command
+    return (sys.executable, "-m", "services.up.launch", str(ranks), *command)
 
 
 def _command(name: str, folder: Path) -> tuple[str, ...]:

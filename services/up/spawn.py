@@ -59,7 +59,7 @@ class Spawner:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_tie(os.getpid()),
+                preexec_fn=tie(os.getpid()),
             )
         self._tell(guard.WATCH, child.pid)
         return child
@@ -117,7 +117,7 @@ def last_line(log: Path, tail_bytes: int = 8192) -> str:
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
-def _tie(parent: int) -> Callable[[], None] | None:
+def tie(parent: int) -> Callable[[], None] | None:
     """What the child does before exec. Everything is looked up here: after fork is too late."""
     if sys.platform != "linux":
         return None

@@ -160,7 +160,8 @@ class Supervisor:
             # Of others it is a death like any other: they lead nothing.
             raise ChildFailed(f"{name} gave way{words}", EXIT_FENCED)
         if child.restarts >= self._limit:
-            often = f" after {child.restarts} restarts" if child.restarts else ""
+            restarts = "1 restart" if child.restarts == 1 else f"{child.restarts} restarts"
+            often = f" after {restarts}" if child.restarts else ""
             raise ChildFailed(f"{name} {how}{often}{words}")
         child.restarts += 1
         self.events.append(

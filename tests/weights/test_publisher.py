@@ -14,10 +14,11 @@ from pipeline.model.fingerprint import fingerprint, named_parameters
 from pipeline.weights.publisher import Publisher
 from pipeline.weights.shm import ShmTransport
 from pipeline.weights.staging import Expected, Staging
+from pipeline.weights.store import Store
 
 
 def test_what_is_published_can_be_staged_and_has_the_models_fingerprint(
-    transport: ShmTransport, model: Tied, expected: Expected
+    transport: Store, model: Tied, expected: Expected
 ) -> None:
     announced: list[Manifest] = []
     publisher = Publisher(announced.append, transport, epoch=4)
@@ -32,7 +33,7 @@ def test_what_is_published_can_be_staged_and_has_the_models_fingerprint(
 
 
 def test_C043_the_transports_dtype_is_what_is_sent_and_proven(
-    transport: ShmTransport, model: Tied
+    transport: Store, model: Tied
 ) -> None:
     announced: list[Manifest] = []
     publisher = Publisher(announced.append, transport, epoch=1, dtype=torch.bfloat16)
@@ -49,7 +50,7 @@ class Slow:
         self.entered, self.gate = threading.Event(), threading.Event()
         self.sent: dict[int, dict[str, Tensor]] = {}
 
-    def send(self, version: int, tensors: Iterable[tuple[str, Tensor]]) -> str:
+    def send(self, version: int, tensors: Iterable[tuple[str, Tensor]], *, epoch: int) -> str:
         self.entered.set()
         assert self.gate.wait(20)
         self.sent[version] = dict(tensors)

@@ -43,8 +43,12 @@ local function num_live_like(boot, now)
   return math.max(live, 1)
 end
 
--- The step of a version that this boot has proven and the trainer announced; else nil.
+local function is_proven(boot, version)
+  return redis.call('HEXISTS', P .. 'proof:' .. version, boot) == 1
+end
+
+-- The step of a version that this boot has proven, unless a rollback took the version away.
 local function proven_step(boot, version)
-  if redis.call('HEXISTS', P .. 'proof', boot .. '|' .. version) == 0 then return nil end
+  if not is_proven(boot, version) then return nil end
   return tonumber(redis.call('HGET', P .. 'ver', version .. '|step'))
 end

@@ -17,8 +17,12 @@ local function state_of(name)
   return redis.call('HGET', P .. 'state', name)
 end
 
-local function is_fenced(epoch)
-  return tonumber(state_of('epoch')) ~= tonumber(epoch)
+-- nil for the trainer that leads; 'FENCED' where a later one does; 'leaderless' where the run has not
+-- heard of this epoch, or the server has lost it.
+local function fence(epoch)
+  local at = tonumber(state_of('epoch'))
+  if at > tonumber(epoch) then return 'FENCED' end
+  if at < tonumber(epoch) then return 'leaderless' end
 end
 
 local function book(fate, members, tokens)

@@ -98,7 +98,8 @@ local function book_member(found, m, fate)
   book(found['x:' .. m] or fate, holding(found, m))
 end
 
--- What the sums name and the hash lacks was generated as well; the rest was superseded.
+-- What the sums name and the hash lacks was generated as well; the rest was superseded. Replies how
+-- many members and tokens it lacked.
 local function book_sums(members, tokens, sums)
   for _, s in ipairs(sums) do
     book(s.fate, s.members, s.tokens)
@@ -106,20 +107,28 @@ local function book_sums(members, tokens, sums)
   end
   book('superseded', math.max(members, 0), math.max(tokens, 0))
   book('generated', math.max(-members, 0), math.max(-tokens, 0))
+  return math.max(-members, 0), math.max(-tokens, 0)
 end
 
-local function book_group(found, fate, sums)
+-- Booked for deliveries that the server lost: where they come again they are not booked twice.
+local function owe(gid, members, tokens)
+  if members > 0 then
+    redis.call('HSET', hash_of(gid), 'owed', members, 'owed_tokens', tokens)
+  end
+end
+
+local function book_group(gid, found, fate, sums)
   local members, tokens = 0, 0
   for m = 0, found.n - 1 do
     if not sums then book_member(found, m, fate) end
     local delivered, held = holding(found, m)
     members, tokens = members + delivered, tokens + held
   end
-  if sums then book_sums(members, tokens, sums) end
+  if sums then owe(gid, book_sums(members, tokens, sums)) end
 end
 
 -- Fields that a tombstone keeps: what it is, and the marks.
-local KEPT = { state = true, seq = true, n = true }
+local KEPT = { state = true, seq = true, n = true, owed = true, owed_tokens = true }
 local MARKS = { ['d:'] = true, ['s:'] = true, ['v:'] = true }
 
 local function is_kept(name)
@@ -130,9 +139,9 @@ end
 local function close(gid, fate, sums)
   local found, fields = look(gid), {}
   turn(gid, found.state, 'closed')
-  book_group(found, fate, sums)
+  book_group(gid, found, fate, sums)
   if found.ticket then settle_ticket('prompts', found.ticket) end
-  if found.ready then redis.call('XDEL', P .. 'groups', found.ready) end
+  redis.call('ZREM', P .. 'groups', gid)
   for name, value in pairs(found) do
     if string.sub(name, 1, 2) == 't:' then settle_ticket('completions', value) end
     if not is_kept(name) then fields[#fields + 1] = name end
@@ -141,6 +150,11 @@ local function close(gid, fate, sums)
   redis.call('ZREM', P .. 'live', gid)
   redis.call('ZREM', P .. 'due', gid)
   redis.call('EXPIRE', hash_of(gid), TOMBSTONE_SECONDS)
+end
+
+-- Ready groups lie in the order in which they are trained: by start step, then by admission.
+local function shelve(gid, start, seq)
+  redis.call('ZADD', P .. 'groups', string.format('%.0f', start * 2 ^ 32 + seq), gid)
 end
 
 -- Ready with what is scored; without a single score it is closed as failed.
@@ -161,9 +175,8 @@ local function release(gid)
     end
   end
   redis.call('ZREM', P .. 'due', gid)
-  local entry = redis.call('XADD', P .. 'groups', '*', 'g', gid, 'seq', found.seq,
-    'start', found.start or 0)
-  redis.call('HSET', hash_of(gid), 'ready', entry)
+  shelve(gid, found.start or 0, found.seq)
+  redis.call('HSET', hash_of(gid), 'ready', now_ms())
 end
 
 -- After a member changed: no member to do means no prompt ticket; all over means release.

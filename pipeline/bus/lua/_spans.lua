@@ -9,17 +9,22 @@ end
 
 local function are_proven(spans)
   for _, span in ipairs(spans) do
-    if not proven_step(span.boot, span.version) then return false end
+    if not is_proven(span.boot, span.version) then return false end
   end
   return true
 end
 
--- Tokens in all spans, and in those that this boot made.
-local function count_tokens(spans, boot)
-  local tokens, own = 0, 0
+-- Tokens in all spans, and those that each boot made.
+local function count_tokens(spans)
+  local tokens, made = 0, {}
   for _, span in ipairs(spans) do
     tokens = tokens + span.tokens
-    if span.boot == boot then own = own + span.tokens end
+    made[span.boot] = (made[span.boot] or 0) + span.tokens
   end
-  return tokens, own
+  return tokens, made
+end
+
+-- Of the tokens that a boot made of a member: how many nothing has booked.
+local function unbooked(gid, m, boot, made)
+  return math.max(0, made - group_number(gid, 'v:' .. m .. ':' .. boot))
 end

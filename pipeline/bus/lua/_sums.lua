@@ -10,13 +10,14 @@ local function read_sums(i)
 end
 
 -- A group that nobody here knows was trained before the server lost it: a tombstone, kept until
--- the cursor passes it, so that it is not admitted again.
-local function close_with_sums(gid, sums)
+-- the cursor passes it, so that it is not admitted again. Not so in a batch that this server has
+-- counted: it closed the group then, and the tombstone's time is over.
+local function close_with_sums(gid, sums, is_counted)
   local state = group_get(gid, 'state')
   if state == 'open' or state == 'ready' then
     close(gid, nil, sums)
-  elseif not state then
+  elseif not state and not is_counted then
     redis.call('HSET', hash_of(gid), 'state', 'closed', 'n', 0)
-    book_sums(0, 0, sums)
+    owe(gid, book_sums(0, 0, sums))
   end
 end

@@ -2,6 +2,7 @@
 -- A ticket's strikes are the delivery count of its pending entry, less one.
 local POOL = 'pool'
 local MAX_STRIKES, LONE_FROM, RECLAIM_LIMIT = 3, 2, 100
+local POOL_PAGE, POOL_PAGES = 50, 20
 
 local function ticket_body(stream, entry)
   local found = redis.call('XRANGE', P .. stream, entry, entry)
@@ -125,19 +126,25 @@ end
 
 -- Serves tickets of the pool, oldest first; `give(entry, gid, m, strikes)` says whether it took it.
 local function from_pool(stream, boot, count, num_held, give)
-  local taken = 0
-  for _, row in ipairs(pending_of(stream, POOL, 1000)) do
-    if taken >= count then break end
-    local entry, strikes = row[1], tonumber(row[4]) - 1
-    local gid, m = ticket_body(stream, entry)
-    local lone = strikes >= LONE_FROM
-    if not gid or group_get(gid, 'state') ~= 'open' then
-      settle_ticket(stream, entry)
-    elseif not (lone and num_held + taken > 0) and give(entry, gid, m, strikes) then
-      hand_over(stream, entry, boot, strikes)
-      taken = taken + 1
-      if lone then return count end
+  local taken, after = 0, '-'
+  for _ = 1, POOL_PAGES do
+    if taken >= count then return taken end
+    local rows = redis.call('XPENDING', P .. stream, TEAM, after, '+', POOL_PAGE, POOL)
+    for _, row in ipairs(rows) do
+      local entry, strikes = row[1], tonumber(row[4]) - 1
+      local gid, m = ticket_body(stream, entry)
+      local lone = strikes >= LONE_FROM
+      if not gid or group_get(gid, 'state') ~= 'open' then
+        settle_ticket(stream, entry)
+      elseif taken < count and not (lone and num_held + taken > 0)
+        and give(entry, gid, m, strikes) then
+        hand_over(stream, entry, boot, strikes)
+        taken = taken + 1
+        if lone then return count end
+      end
     end
+    if #rows < POOL_PAGE then break end
+    after = '(' .. rows[#rows][1]
   end
   return taken
 end

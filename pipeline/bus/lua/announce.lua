@@ -3,12 +3,17 @@
 -- epoch, version, least version, step, fingerprint, manifest.
 local KEEP_VERSIONS, MOST_AT_ONCE = 1000, 100
 local ver, version = P .. 'ver', tonumber(ARGV[2])
-local epoch, at = tonumber(ARGV[1]), tonumber(state_of('epoch'))
-if epoch < at then return 'FENCED' end
-if epoch > at then return 'leaderless' end
+local refused = fence(ARGV[1])
+if refused then return refused end
 local known = redis.call('HGET', ver, version .. '|print')
-if known then return known == ARGV[5] and 'ok' or 'taken' end
-if version <= tonumber(state_of('version')) or version < tonumber(ARGV[3]) then return 'old' end
+local newest = tonumber(state_of('version'))
+if known then
+  if known ~= ARGV[5] then return 'taken' end
+  -- A resumed trainer offers the same weights at another place.
+  if version == newest then redis.call('HSET', ver, 'manifest', ARGV[6]) end
+  return 'ok'
+end
+if version <= newest or version < tonumber(ARGV[3]) then return 'old' end
 
 redis.call('HSET', ver, version .. '|step', ARGV[4], version .. '|print', ARGV[5], 'manifest', ARGV[6])
 redis.call('HSET', P .. 'state', 'version', version)
@@ -22,9 +27,7 @@ while oldest < last do
   local step = tonumber(redis.call('HGET', ver, oldest .. '|step') or -1)
   if step >= floor then break end
   redis.call('HDEL', ver, oldest .. '|step', oldest .. '|print')
-  for _, boot in ipairs(redis.call('ZRANGE', P .. 'beat', 0, -1)) do
-    redis.call('HDEL', P .. 'proof', boot .. '|' .. oldest)
-  end
+  redis.call('DEL', P .. 'proof:' .. oldest)
   oldest = oldest + 1
 end
 redis.call('HSET', P .. 'state', 'oldest', oldest)

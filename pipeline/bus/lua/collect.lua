@@ -1,8 +1,10 @@
 #!lua flags=no-writes,allow-oom
 --include _core
--- epoch. Replies [ok, batch, eof, alive, ready tickets].
-if is_fenced(ARGV[1]) then return { 'FENCED' } end
+-- epoch, how many at most. Replies [ok, batch, eof, alive, ready, [group, place in the order, …]].
+local refused = fence(ARGV[1])
+if refused then return { refused } end
 return {
   'ok', state_of('batch'), state_of('eof'), redis.call('ZCARD', P .. 'live'),
-  redis.call('XRANGE', P .. 'groups', '-', '+'),
+  redis.call('ZCARD', P .. 'groups'),
+  redis.call('ZRANGE', P .. 'groups', 0, tonumber(ARGV[2]) - 1, 'WITHSCORES'),
 }

@@ -6,6 +6,6 @@ if is_gone(boot) then return 'gone' end
 local announced = redis.call('HGET', P .. 'ver', version .. '|print')
 if not announced and tonumber(version) > tonumber(state_of('version')) then return 'unknown' end
 if announced ~= print then return 'wrong' end
-redis.call('HSET', P .. 'proof', boot .. '|' .. version, print)
+redis.call('HSET', P .. 'proof:' .. version, boot, print)
 redis.call('HDEL', P .. 'who', boot .. '|rejected')
 return 'ok'

@@ -8,13 +8,20 @@ local former = redis.call('HGET', g, mark)
 if former then return former end
 local state = group_get(gid, 'state')
 if not state then return 'closed' end
-local tokens, own = count_tokens(spans, boot)
-local new = math.max(0, own - group_number(gid, 'v:' .. m .. ':' .. boot))
+local tokens, made = count_tokens(spans)
 
+-- Nobody can use it: only what this boot itself made is booked, and spent.
 local function spend(fate)
+  local members, new = 1, unbooked(gid, m, boot, made[boot] or 0)
+  if group_number(gid, 'owed') > 0 then
+    local known = math.min(new, group_number(gid, 'owed_tokens'))
+    redis.call('HINCRBY', g, 'owed', -1)
+    redis.call('HINCRBY', g, 'owed_tokens', -known)
+    members, new = 0, new - known
+  end
   redis.call('HSET', g, mark, fate)
-  book('generated', 1, new)
-  book(fate, 1, new)
+  book('generated', members, new)
+  book(fate, members, new)
   return fate
 end
 
@@ -23,11 +30,15 @@ if group_get(gid, 'm:' .. m) then return spend('duplicate') end
 if is_gone(boot) then return 'gone' end
 if not are_proven(spans) then return 'unproven' end
 
--- Tokens of other boots that no save has booked (a server that lost them) are booked here.
-local saved = group_number(gid, 'u:' .. m)
-new = new + math.max(0, tokens - saved - new)
+-- Tokens of other boots are booked already, unless the server lost what booked them.
+local new = 0
+for maker, number in pairs(made) do
+  local more = unbooked(gid, m, maker, number)
+  if more > 0 and maker ~= boot then redis.call('HSET', g, 'v:' .. m .. ':' .. maker, number) end
+  new = new + more
+end
 book('generated', 1, new)
-book('superseded', 0, saved + new - tokens)
+book('superseded', 0, group_number(gid, 'u:' .. m) + new - tokens)
 local entry = redis.call('XADD', P .. 'completions', '*', 'g', gid, 'm', m)
 redis.call('HSET', g, 'c:' .. m, cargo, 'm:' .. m, 'delivered', 'u:' .. m, tokens, 't:' .. m, entry,
   mark, 'ok')

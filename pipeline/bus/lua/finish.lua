@@ -1,8 +1,12 @@
 #!lua flags=allow-oom
 --include _core _group
--- epoch, done or failed, reason: what is alive is cancelled. The first word stands.
-if is_fenced(ARGV[1]) then return 'FENCED' end
-if state_of('stop') ~= 'running' then return 'ok' end
-for _, gid in ipairs(redis.call('ZRANGE', P .. 'live', 0, -1)) do close(gid, 'cancelled') end
-redis.call('HSET', P .. 'state', 'stop', ARGV[2], 'reason', ARGV[3])
-return 'ok'
+-- epoch, done or failed, reason: what is alive is cancelled, so many groups a call; 'more' until none
+-- is left. The first word stands.
+local AT_ONCE = 500
+local refused = fence(ARGV[1])
+if refused then return refused end
+if state_of('stop') == 'running' then
+  redis.call('HSET', P .. 'state', 'stop', ARGV[2], 'reason', ARGV[3])
+end
+for _, gid in ipairs(redis.call('ZRANGE', P .. 'live', 0, AT_ONCE - 1)) do close(gid, 'cancelled') end
+return redis.call('ZCARD', P .. 'live') == 0 and 'ok' or 'more'

@@ -1,19 +1,24 @@
 #!lua flags=allow-oom
--- schema, lease ms, deadline ms ('' leaves them), then (key, value) of the identity: create or equal.
+-- schema, lease ms, deadline ms, enough ('' leaves them), then (key, value) of the identity: create
+-- or equal. A run that could not admit anything is not made.
 local P = string.sub(KEYS[1], 1, -4)
 local run = P .. 'run'
 local exists = redis.call('EXISTS', run) == 1
 local schema = redis.call('HGET', run, 'schema')
 if schema and schema ~= ARGV[1] then return { 'mismatch', 'schema', schema, ARGV[1] } end
-for i = 4, #ARGV, 2 do
+local memory = redis.call('INFO', 'memory')
+local used = tonumber(string.match(memory, 'used_memory:(%d+)'))
+local most = tonumber(string.match(memory, 'maxmemory:(%d+)'))
+if not exists and most > 0 and used >= 0.75 * most then return { 'memory', used, most } end
+for i = 5, #ARGV, 2 do
   local stored = redis.call('HGET', run, ARGV[i])
   if stored and stored ~= ARGV[i + 1] then
     return { 'mismatch', ARGV[i], stored, ARGV[i + 1] }
   end
 end
 redis.call('HSET', run, 'schema', ARGV[1])
-for i = 4, #ARGV, 2 do redis.call('HSET', run, ARGV[i], ARGV[i + 1]) end
-for i, setting in ipairs({ 'lease_ms', 'deadline_ms' }) do
+for i = 5, #ARGV, 2 do redis.call('HSET', run, ARGV[i], ARGV[i + 1]) end
+for i, setting in ipairs({ 'lease_ms', 'deadline_ms', 'enough' }) do
   if ARGV[i + 1] ~= '' then redis.call('HSET', run, setting, ARGV[i + 1]) end
 end
 redis.call('HSETNX', run, 'lease_ms', 15000)

@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
 --include _core _group _sums
 -- epoch, reason of a dead letter or '', then the sums of one group.
-if is_fenced(ARGV[1]) then return 'FENCED' end
+local refused = fence(ARGV[1])
+if refused then return refused end
 local gid, sums = read_sums(3)
 if redis.call('ZSCORE', P .. 'live', gid) == false then return 'closed' end
 if ARGV[2] ~= '' then

@@ -12,11 +12,13 @@ if not are_proven(spans) then return 'unproven' end
 if group_number(gid, 'i:' .. m) ~= tonumber(k) then return 'behind' end
 
 local g = hash_of(gid)
-local tokens, own = count_tokens(spans, boot)
+local tokens, made = count_tokens(spans)
 redis.call('HSET', g, 'p:' .. m .. ':' .. k, chunk, 's:' .. m .. ':' .. k, boot, 'i:' .. m, k + 1)
 redis.call('HINCRBY', g, 'q:' .. m, tokens)
 redis.call('HINCRBY', g, 'u:' .. m, tokens)
-redis.call('HINCRBY', g, 'v:' .. m .. ':' .. boot, own)
+for maker, number in pairs(made) do
+  redis.call('HINCRBY', g, 'v:' .. m .. ':' .. maker, number)
+end
 book('generated', 0, tokens)
 no_strikes('prompts', gid, entry, boot)
 return 'ok'

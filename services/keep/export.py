@@ -1,0 +1,141 @@
+"""`sluice export`: a run's weights as a Hugging Face folder, for transformers alone. † torch
+
+Works on files only, tensor by tensor: no model is made, and a run may go on beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from pipeline.errors import ConfigError, SluiceError
+from pipeline.model.fingerprint import cast, dtype_name
+from pipeline.model.load import DTYPES
+from pipeline.run import Run
+from services.keep.sources import find
+
+TRIES = 5
+"""A run that goes on removes its older checkpoints, perhaps the one that is being read."""
+
+
+def export(run: Run, *, folder: Path | None = None, version: int | None = None) -> Path:
+    """Writes the newest checkpoint, or a version that was kept, in `model.dtype`; its folder.
+
+    By default that is `runs/NAME/export`. Raises ConfigError where it exists, or where nothing is
+    there to export, and SluiceError where it cannot be written.
+    """
+    target = folder or run.folder / "export"
+    for attempt in range(TRIES):
+        source = find(run.folder, version)
+        try:
+            with _whole(target) as partial:
+                convert(source.model, partial, DTYPES[run.model.dtype])
+                _add_template(run.model.template, partial)
+        except (OSError, SafetensorError, msgspec.MsgspecError) as exc:
+            if attempt + 1 < TRIES and find(run.folder, version) != source:
+                continue
+            raise SluiceError(f"{target} cannot be written from {source.model}: {exc}") from exc
+        print(f"{target}: version {source.version} (step {source.step}) in {run.model.dtype}")
+        return target
+    raise AssertionError("the last attempt returns or raises")
+
+
+def convert(source: Path, target: Path, dtype: torch.dtype) -> None:
+    """Copies a Hugging Face folder into an empty one, its floating-point tensors in `dtype`.
+
+    Raises OSError.
+    """
+    size = 0
+    for path in sorted(source.iterdir()):
+        if path.suffix == ".safetensors":
+            size += _cast_file(path, target / path.name, dtype)
+        elif path.is_dir():
+            shutil.copytree(path, target / path.name)
+        else:
+            shutil.copyfile(path, target / path.name)
+    _rewrite(target / "config.json", lambda content: _with_dtype(content, dtype_name(dtype)))
+    for index in target.glob("*.safetensors.index.json"):
+        _rewrite(index, lambda content: _with_size(content, size))
+
+
+def _cast_file(source: Path, target: Path, dtype: torch.dtype) -> int:
+    """The bytes of its tensors, in their new dtype."""
+    with safe_open(source, framework="pt") as file:
+        metadata = file.metadata()
+        named = [(name, file.get_tensor(name)) for name in file.keys()]  # noqa: SIM118
+    tensors = {name: tensor.contiguous() for name, tensor in cast(named, dtype)}
+    save_file(tensors, target, metadata=metadata)
+    return sum(tensor.nbytes for tensor in tensors.values())
+
+
+def _rewrite(path: Path, change: Any) -> None:
+    content = change(msgspec.json.decode(path.read_bytes()))
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n")
+
+
+def _with_dtype(content: Any, name: str) -> Any:
+    """Of the model, and of the parts that it may be made of."""
+    if not isinstance(content, dict):
+        return content
+    named = {key: _with_dtype(value, name) for key, value in content.items()}
+    return named | {key: name for key in ("dtype", "torch_dtype") if key in content}
+
+
+def _with_size(content: dict[str, Any], size: int) -> dict[str, Any]:
+    return content | {"metadata": content.get("metadata", {}) | {"total_size": size}}
+
+
+def _add_template(template: str, target: Path) -> None:
+    """The chat template that the run's prompts were made with, where it is not the tokenizer's."""
+    if template in ("", "own"):
+        return
+    try:
+        shutil.copyfile(template, target / "chat_template.jinja")
+    except OSError as exc:
+        rule = f"cannot be read ({exc.strerror})"
+        raise ConfigError("model.template", template, rule=rule, remedy="restore it") from exc
+
+
+@contextmanager
+def _whole(target: Path) -> Iterator[Path]:
+    """An empty folder that gets its name, synced, once the block has ended well; else it goes."""
+    _check_absent(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
+    partial.mkdir()
+    try:
+        yield partial
+        mode = partial.stat().st_mode & 0o666
+        for path in (*partial.rglob("*"), partial):
+            if path.suffix == ".safetensors":
+                path.chmod(mode)  # its library makes it for its user alone
+            _sync(path)
+        _check_absent(target)
+        partial.rename(target)
+        _sync(target.parent)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _check_absent(target: Path) -> None:
+    if os.path.lexists(target):
+        remedy = "name another folder, or remove it"
+        raise ConfigError(str(target), None, rule="is there already", remedy=remedy)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

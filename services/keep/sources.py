@@ -1,0 +1,81 @@
+"""Where a run's weights lie on disk: its newest checkpoint, or a version that was kept."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from pipeline.errors import ConfigError, SluiceError
+
+_CHECKPOINT = re.compile(r"(\d+)\.e(\d+)")
+MARK = "checkpoint.json"
+
+
+class Source(NamedTuple):
+    """A folder in Hugging Face format, and which weights are in it."""
+
+    model: Path
+    version: int
+    step: int
+
+
+class _Mark(Struct):
+    """Of a checkpoint, or a line of `kept.jsonl`; what else stands there is not read."""
+
+    version: int
+    step: int
+
+
+def find(folder: Path, version: int | None) -> Source:
+    """The version that was kept, or the newest checkpoint for None; `folder` is the run's.
+
+    Raises ConfigError where there is none.
+    """
+    if version is not None:
+        return _kept(folder, version)
+    for path in reversed(_checkpoints(folder)):
+        try:
+            mark = _read(path / MARK)
+        except FileNotFoundError:  # it is being written, or a run that goes on has removed it
+            continue
+        return Source(path / "model", mark.version, mark.step)
+    remedy = "wait for the first, check the name (--set name=NAME) and the folder you are in"
+    raise ConfigError(str(folder), None, rule="has no checkpoint", remedy=remedy)
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """By batch and epoch; one is whole if it has its mark."""
+    found = []
+    for path in (folder / "checkpoints").glob("*"):
+        if name := _CHECKPOINT.fullmatch(path.name):
+            found.append(((int(name[1]), int(name[2])), path))
+    return [path for _, path in sorted(found)]
+
+
+def _kept(folder: Path, version: int) -> Source:
+    weights = folder / "weights"
+    try:
+        lines = (weights / "kept.jsonl").read_bytes().splitlines()
+    except FileNotFoundError:
+        lines = []
+    marks = {mark.version: mark for mark in (_decode(line, weights) for line in lines)}
+    if version not in marks:
+        known = ", ".join(map(str, sorted(marks))) or "none: [evaluation] says which are"
+        rule = f"was not kept by {folder}"
+        raise ConfigError("--version", version, rule=rule, remedy=f"choose one of those ({known})")
+    return Source(weights / f"v{version}", version, marks[version].step)
+
+
+def _read(path: Path) -> _Mark:
+    return _decode(path.read_bytes(), path)
+
+
+def _decode(text: bytes, where: Path) -> _Mark:
+    try:
+        return msgspec.json.decode(text, type=_Mark)
+    except msgspec.MsgspecError as exc:
+        raise SluiceError(f"{where} cannot be read: {exc}") from exc
