@@ -78,7 +78,8 @@ def _override(tree: Tree, text: str) -> None:
     for depth, parent in enumerate(parents, start=1):
         child = tree.setdefault(parent, _default_plug_in(".".join(parents[:depth])) or {})
         if isinstance(child, str):  # a plug-in by its short name gets an option
-            child = tree[parent] = {"use": child}
+            is_plug_in = _hint(".".join(parents[:depth])) == Spec
+            child = tree[parent] = {"use": child} if is_plug_in else {}
         if not isinstance(child, dict):
             raise ConfigError(
                 f"--set {key}", None, rule=f"{parent} is no section", remedy="name a key in one"
@@ -105,10 +106,17 @@ def _value(text: str) -> Any:
 
 
 def _section(hint: Any) -> type[msgspec.Struct] | None:
-    """The Struct behind a field's type, also behind `Struct | None`."""
-    options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    structs = [o for o in options if isinstance(o, type) and issubclass(o, msgspec.Struct)]
-    return structs[0] if structs else None
+    """The Struct behind a field's type, also behind `Struct | None`; not where a word may stand."""
+    structs = [o for o in _options(hint) if isinstance(o, type) and issubclass(o, msgspec.Struct)]
+    return structs[0] if structs and not _words(hint) else None
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def _words(hint: Any) -> tuple[str, ...]:
+    return tuple(w for o in _options(hint) if get_origin(o) is Literal for w in get_args(o))
 
 
 def _keys(kind: type[msgspec.Struct]) -> Iterator[tuple[str, str]]:
@@ -160,19 +168,19 @@ def _explain(path: Path, exc: msgspec.ValidationError, tree: Tree) -> ConfigErro
     value: Any = tree
     for part in re.findall(r"\w+", key):
         value = value.get(part) if isinstance(value, dict) else None
-    if choices := _choices(key):
+    if not isinstance(value, dict) and (choices := _words(_hint(key))):
         remedy = nearest(str(value), choices)
         return ConfigError(f"{path}: {key}", value, rule="is no choice", remedy=remedy)
     rule = (rule[:1].lower() + rule[1:]).replace("object", "table")
     return ConfigError(f"{path}: {key}", value, rule=rule, remedy="see docs/configuration.md")
 
 
-def _choices(key: str) -> tuple[str, ...]:
-    """What a key with a fixed set of words may say."""
+def _hint(key: str) -> Any:
+    """The type of a key that is documented."""
     for known, kind, name in documented(Run):
-        if known == key and get_origin(hint := get_type_hints(kind)[name]) is Literal:
-            return get_args(hint)
-    return ()
+        if known == key:
+            return get_type_hints(kind)[name]
+    return None
 
 
 def _lines(tree: Tree, prefix: str = "") -> Iterator[str]:

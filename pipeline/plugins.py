@@ -23,6 +23,15 @@ from pipeline.run import Spec
 
 Table = Mapping[str, str]
 
+EXTRAS = {
+    "pyarrow": "data",
+    "datasets": "data",
+    "reasoning_gym": "data",
+    "math_verify": "score",
+    "deepspeed": "deepspeed",
+}
+"""Which extra brings a package; for all others it is `model`."""
+
 
 def name_of(spec: Spec, at: str) -> str:
     """The plug-in's name; raises ConfigError where a table lacks `use`."""
@@ -73,7 +82,7 @@ def find(table: Table, spec: Spec, at: str) -> Callable[..., Any]:
         rule = f"cannot be imported ({type(exc).__name__}: {exc})"
         remedy = "check the name, and install what it needs"
         if name in table and isinstance(exc, ModuleNotFoundError):  # the extra has what it lacks
-            remedy = "pip install 'sluice-rl[model]'"
+            remedy = f"pip install 'sluice-rl[{EXTRAS.get(exc.name or '', 'model')}]'"
         raise ConfigError(at, name, rule=rule, remedy=remedy) from exc
     if not callable(thing):
         raise ConfigError(at, name, rule="is not callable", remedy="name a function or a class")

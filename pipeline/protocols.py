@@ -55,7 +55,7 @@ class Engine(Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether a step would do anything."""
+        """Whether a step would do anything. May be asked from any thread."""
 
     def room(self) -> int:
         """How many groups it would take now."""
@@ -82,7 +82,7 @@ class Engine(Protocol):
         """Why the last staging failed, once; the old version serves on."""
 
     def flip(self) -> Flip | None:
-        """Adopt the staged version if it is whole: all tensors or none."""
+        """Adopt the staged version if it is whole: all tensors or none. None: not yet."""
 
     def revert(self) -> int:
         """The last flip was wrong: back to the weights before it, and to what was sampled by then.

@@ -1,4 +1,4 @@
-"""What a scorer is shown and what it may answer, the same in scoring and in evaluation.
+"""What scorers are shown, may answer and add up to, the same in scoring and in evaluation.
 
 Where a scorer runs, and how long it may take, is theirs. Torch-free.
 """
@@ -6,15 +6,75 @@ Where a scorer runs, and how long it may take, is theirs. Torch-free.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from numbers import Real
+from typing import Any, NamedTuple
 
 import msgspec
 
+from pipeline.errors import ConfigError
 from pipeline.messages import Completion, Prompt
 from pipeline.protocols import Answer, Verdict
+from pipeline.run import Spec
 
+AT = "scoring.scorers"
 LONGEST_DETAIL = 200
+
+
+class Term(NamedTuple):
+    """A scorer in the total: its reward times `weight`, or a gate, which lets the others count."""
+
+    spec: Spec
+    weight: float = 1.0
+    is_gate: bool = False
+
+
+def terms(specs: Sequence[Spec]) -> list[Term]:
+    """The scorers of a run; `weight` and `gate` stand beside `use`, and are no scorer's options.
+
+    Raises ConfigError for values of another kind, and where nothing is left that could be a reward.
+    """
+    found = [_term(spec, f"{AT}[{number}]") for number, spec in enumerate(specs)]
+    if all(term.is_gate for term in found):
+        remedy = "add a scorer that is none"
+        raise ConfigError(AT, None, rule="every scorer is a gate", remedy=remedy)
+    return found
+
+
+def outcome_term(found: Sequence[Term]) -> Term:
+    """The first that is no gate: its outcome is the member's."""
+    return next(term for term in found if not term.is_gate)
+
+
+def total(found: Sequence[Term], verdicts: Sequence[Verdict]) -> Verdict:
+    """The sum of weight times reward, 0 where a gate gave 0; raises Fault if it is not finite."""
+    pairs = [*zip(found, verdicts, strict=True)]
+    shut = any(term.is_gate and verdict.reward == 0 for term, verdict in pairs)
+    counted = [(term.weight, verdict) for term, verdict in pairs if not term.is_gate]
+    reward = 0.0 if shut else sum(weight * verdict.reward for weight, verdict in counted)
+    return checked(Verdict(reward=reward, outcome=counted[0][1].outcome))
+
+
+def _term(spec: Spec, at: str) -> Term:
+    if isinstance(spec, str):
+        return Term(spec)
+    rest = {key: value for key, value in spec.items() if key not in ("weight", "gate")}
+    weight = _converted(float, spec.get("weight", 1.0), f"{at}.weight")
+    is_gate = _converted(bool, spec.get("gate", False), f"{at}.gate")
+    if not math.isfinite(weight):
+        remedy = "give a finite number"
+        raise ConfigError(f"{at}.weight", weight, rule="is no weight", remedy=remedy)
+    if is_gate and "weight" in spec:
+        rule, remedy = "a gate adds nothing, so that it has no weight", "leave out one of the two"
+        raise ConfigError(f"{at}.weight", weight, rule=rule, remedy=remedy)
+    return Term(rest, weight, is_gate)
+
+
+def _converted(kind: type, value: object, at: str) -> Any:
+    try:
+        return msgspec.convert(value, kind, strict=True)
+    except msgspec.ValidationError as exc:
+        raise ConfigError(at, value, rule=str(exc), remedy="change the value") from exc
 
 
 class Fault(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from importlib import import_module
 from typing import Any
@@ -28,6 +29,9 @@ def serve(service: str, run: Run, *, redis: str, instance: str, http: str) -> No
         remedy = "give --redis URL or set SLUICE_REDIS, or start all with `sluice up`"
         raise ConfigError("--redis", None, rule="is needed to join a run", remedy=remedy)
     _check_name(instance)
+    if service == "training" and os.environ.get("RANK", "0") != "0":  # torchrun's
+        _assist(run)
+        return
     bus = Bus.connect(redis, run.name)
     open_run(bus, run)
     metrics = Metrics(service)
@@ -58,6 +62,8 @@ def open_run(bus: Bus, run: Run, **more: str) -> None:
         lag_max=run.lag.max,
         members=run.groups.members,
         lease_seconds=run.bus.lease_seconds,
+        group_deadline_seconds=run.groups.deadline_seconds,
+        enough=run.groups.enough or run.groups.members,
     )
 
 
@@ -65,6 +71,12 @@ def _check_name(instance: str) -> None:
     if not re.fullmatch(r"[^\s|]{1,128}", instance):
         remedy = "use up to 128 letters, digits and signs, but no space and no '|'"
         raise ConfigError("--instance", instance, rule="is no name of a process", remedy=remedy)
+
+
+def _assist(run: Run) -> None:
+    """A rank that follows rank 0, which alone is a process of the run."""
+    with needs(EXTRAS["training"], what="sluice training"):
+        import_module("services.training.parts").assist(run)
 
 
 def _build(service: str, run: Run, bus: Bus, *, life: Life, metrics: Metrics) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import redis
 from redis.backoff import ExponentialBackoff
-from redis.exceptions import AuthenticationError, RedisError, ResponseError
+from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as NoConnection
 from redis.exceptions import TimeoutError as NoAnswer
 from redis.retry import Retry
@@ -77,17 +77,24 @@ def _loaded(client: redis.Redis, shown: str, patience_seconds: float) -> dict[st
     A server that comes back after a crash answers no act meanwhile.
     """
     deadline = time.monotonic() + patience_seconds
-    while (info := client.info()).get("loading"):
+    while not (info := _info(client)) or info.get("loading"):
         if time.monotonic() > deadline:
             raise ConfigError(
                 "redis URL",
                 shown,
-                rule=f"the server still reads its data from disk, {info['loading_eta_seconds']} s"
-                " to go by its own account",
+                rule="the server still reads its data from disk",
                 remedy="start again when it is done",
             )
         time.sleep(_LOOK_SECONDS)
     return info
+
+
+def _info(client: redis.Redis) -> dict[str, Any]:
+    try:
+        info: dict[str, Any] = client.info()
+        return info
+    except BusyLoadingError:  # to one server this is what it says of itself, to another an act
+        return {}
 
 
 def check_version(info: dict[str, Any], shown: str) -> None:

@@ -18,7 +18,7 @@ from pipeline.protocols import Engine
 
 log = logging.getLogger(__name__)
 
-WATCH_SECONDS, BUSY_WATCH_SECONDS = 0.02, 0.05
+WATCH_SECONDS, BUSY_WATCH_SECONDS = 0.02, 0.1
 RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.5, 30.0
 MOST_TRIES = 8
 WRONG_FLIPS = 2

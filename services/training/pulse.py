@@ -59,7 +59,9 @@ class Pulse:
         """Stop; the others hear whether all is well, or what failed here."""
         self._ended.set()
         self._thread.join()
-        word = LEFT if error is None else f"{FAILED}{type(error).__name__}: {error}"
+        word = LEFT
+        if error is not None:
+            word = f"{FAILED}{type(error).__name__}: {' '.join(str(error).split())}"
         self._store.set(self._keys[self._world.rank], word)
 
     def _watch(self) -> None:

@@ -41,8 +41,8 @@ def check(run: Run) -> None:
     """Raises ConfigError where torchrun has started ranks for a back end that knows but one."""
     spec, size = run.training.backend, world().size
     if size > 1 and plugins.name_of(spec, "training.backend") == "torch":
-        rule = f"is one process, and torchrun has started {size}"
-        remedy = 'set training.backend = "deepspeed", or start one'
+        rule = f"is one process, and this one is of {size}"
+        remedy = 'set training.backend = "deepspeed", or start one alone'
         raise ConfigError("training.backend", spec, rule=rule, remedy=remedy)
 
 

@@ -239,6 +239,7 @@ class Training:
         with self.clock("other"), self.life.long(None, LONGEST_ACT_SECONDS):
             self.publisher.flush()
             self.journal.keep(self.version, self.optimizer_step, last=True)
+            self.backend.close()
             if ending is not None:
                 self.finish(ending)
             else:

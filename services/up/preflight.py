@@ -8,10 +8,13 @@ rest in their first seconds.
 from __future__ import annotations
 
 from pipeline import plugins
+from pipeline.anchor import check_anchor
+from pipeline.errors import ConfigError
 from pipeline.model.source import check_model
 from pipeline.protocols import (
     ADVANTAGES,
     BACKENDS,
+    CORRECTIONS,
     DATASETS,
     ENGINES,
     LOSSES,
@@ -41,4 +44,9 @@ def _names(run: Run) -> None:
     plugins.locate(TRANSPORTS, run.weights, "weights")
     plugins.locate(ADVANTAGES, run.objective.advantage, "objective.advantage")
     plugins.locate(LOSSES, run.objective.loss, "objective.loss")
+    plugins.locate(CORRECTIONS, run.objective.correction, "objective.correction")
+    check_anchor(run.objective)
     plugins.locate(BACKENDS, run.training.backend, "training.backend")
+    if run.up.ranks > 1 and plugins.name_of(run.training.backend, "training.backend") == "torch":
+        remedy = 'set training.backend = "deepspeed", or up.ranks = 1'
+        raise ConfigError("up.ranks", run.up.ranks, rule="torch is one process", remedy=remedy)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 from acts import Acts
+from servers import running
 
 from pipeline.bus.bus import Bus
 
@@ -42,6 +43,28 @@ def test_C088_work_that_outlasts_the_lease_stays_with_a_boot_that_beats(acts: Ac
         acts.beat(slow)
     acts.deliver_all(slow, leases)
     assert [lease.strikes for lease in leases] == [0]
+
+
+def test_C093_after_a_restart_from_the_log_nothing_that_was_settled_comes_again() -> None:
+    with running() as server, redis.Redis(unix_socket_path=str(server.socket)) as client:
+        bus = Bus.connect(server.url, "run")
+        acts = Acts(bus, client, "run", window=100, per_step=100)
+        engine, scorer = acts.engine("e:1"), acts.scorer("s:1")
+        acts.admit(60)
+        leases = acts.take(engine, 60)
+        acts.deliver_all(engine, leases)
+        acts.score(scorer, drawn := acts.draw(scorer, 60)[:60])
+        acts.commit(1, trained := [t.group for t in acts.ready().groups])
+        before = acts.ledger()
+        server.restart()
+        assert acts.commit(1, trained) == "old"
+        acts.deliver_all(engine, leases)
+        assert set(acts.score(scorer, drawn)) == {"closed"}
+        assert acts.take(engine, 100) == [], "no prompt is on the stream any more"
+        assert len(acts.draw(scorer, 100)) == 60, "those without a score, which nobody holds"
+        assert acts.ledger() == before and acts.bus.audit().faults == ()
+        assert acts.bus.state().cursor == 60 and len(trained) == 30
+        bus.close()
 
 
 def test_C091_what_is_in_flight_ends_while_the_server_refuses_writes(acts: Acts) -> None:

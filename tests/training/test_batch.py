@@ -162,9 +162,8 @@ def test_a_pack_says_of_each_token_what_is_needed_and_weighs_the_step_once() -> 
     assert pack.weight.tolist() == pytest.approx([0, 0, 1 / 3, 1 / 3, 0, 0, 1 / 3])
     assert pack.lag.tolist() == [0, 0, 2, 0, 0, 0, 0]
     assert pack.advantage.tolist() == pytest.approx([0, 0, 0.7071, 0.7071, 0, 0, -0.7071], abs=1e-4)
-    assert [column.dtype for column in pack] == [torch.int64] * 3 + [torch.float32] * 4 + [
-        torch.int64
-    ]
+    integer, real = [torch.int64], [torch.float32]
+    assert [column.dtype for column in pack] == integer * 3 + real * 4 + integer * 3
 
 
 def test_the_batch_is_the_same_whatever_order_groups_arrive_in() -> None:

@@ -1,8 +1,6 @@
 import pytest
 
-from pipeline.messages import Beat
-from pipeline.watch import Seen
-from services.training.ending import hopeless, left
+from services.training.ending import left
 
 
 @pytest.mark.parametrize(

@@ -78,10 +78,13 @@ def plain_ppo(logp: Tensor, behaviour: float, advantage: float) -> Tensor:
 
 
 def plain_gradient(
-    groups: Sequence[Group], formula: Callable[[Tensor, float, float], Tensor]
+    groups: Sequence[Group],
+    formula: Callable[[Tensor, float, float], Tensor],
+    *,
+    tied: bool = True,
 ) -> tuple[Tensor, int, int]:
     """Token by token over whole sequences; also how many tokens were used and left out."""
-    model: LlamaForCausalLM = tiny_model()
+    model: LlamaForCausalLM = tiny_model(tied=tied)
     terms: list[Tensor] = []
     left_out = 0
     for g in groups:

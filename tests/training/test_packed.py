@@ -1,6 +1,6 @@
 import pytest
 import torch
-from made import VOCABULARY, plain_logprobs, tiny_model
+from made import VOCABULARY, gradient, plain_logprobs, tiny_model
 from torch import Tensor
 
 from pipeline.errors import ConfigError
@@ -10,7 +10,11 @@ from pipeline.protocols import Pack
 A, B = [10, 11, 12], [20, 21]
 
 
-def pack_of(*sequences: list[int], temperature: float = 1.0) -> Pack:
+def pack_of(
+    *sequences: list[int], temperature: float = 1.0, kept: dict[int, list[int]] | None = None
+) -> Pack:
+    """`kept` has what a token was drawn from, by its place in the pack."""
+    sets = kept or {}
     ids = torch.tensor([token for sequence in sequences for token in sequence])
     zeros = torch.zeros(ids.shape)
     return Pack(
@@ -22,6 +26,8 @@ def pack_of(*sequences: list[int], temperature: float = 1.0) -> Pack:
         advantage=zeros,
         weight=torch.ones(ids.shape),
         lag=torch.zeros_like(ids),
+        kept_counts=torch.tensor([len(sets.get(t, [])) for t in range(len(ids))]),
+        kept_ids=torch.tensor([i for t in sorted(sets) for i in sets[t]], dtype=torch.int64),
     )
 
 
@@ -84,6 +90,61 @@ def test_entropy_is_that_of_the_tempered_distribution() -> None:
     expected = torch.distributions.Categorical(logits=logits / 0.7).entropy()
     assert torch.allclose(seen.entropy[1:], expected, atol=1e-5)
     assert seen.entropy[0] == 0 and not seen.entropy.requires_grad
+
+
+KEPT = {1: [2, 11, 14], 2: [12], 4: [0, 3, 5, 21, 22], 6: [3, 9]}
+SEQUENCES = A, B, [7, 3, 3, 9, 1]
+
+
+def textbook(model: "object", temperature: float) -> tuple[Tensor, Tensor]:
+    """Log-probs and entropies of SEQUENCES by one sequence at a time and a mask over all ids."""
+    logp, entropy, at = [], [], 0
+    for sequence in SEQUENCES:
+        logits = model(input_ids=torch.tensor([sequence])).logits[0] / temperature  # type: ignore[operator]
+        logp.append(torch.zeros(()))
+        entropy.append(torch.zeros(()))
+        for t in range(1, len(sequence)):
+            ids = torch.tensor(KEPT.get(at + t, [*range(VOCABULARY)]))
+            some = torch.distributions.Categorical(logits=logits[t - 1][ids])
+            logp.append(some.log_prob((ids == sequence[t]).nonzero()[0, 0]))
+            entropy.append(some.entropy().detach())
+        at += len(sequence)
+    return torch.stack(logp), torch.stack(entropy)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+@pytest.mark.parametrize("chunk_elements", [1, 2 * VOCABULARY, 1 << 20])
+def test_C002_where_a_token_has_a_kept_set_it_is_renormalised_over_that(
+    temperature: float, chunk_elements: int
+) -> None:
+    model = tiny_model()
+    coefficients = torch.linspace(-2, 3, 10)
+    logp, entropy = textbook(model, temperature)
+    (logp * coefficients).sum().backward()
+    expected = gradient(model)
+    model.zero_grad()
+    pack = pack_of(*SEQUENCES, temperature=temperature, kept=KEPT)
+    seen = evaluate(model, pack, chunk_elements=chunk_elements)
+    (seen.logp * coefficients).sum().backward()
+    assert torch.allclose(seen.logp, logp, atol=1e-5)
+    assert seen.logp[2] == 0 and seen.entropy[2] == 0  # of one id there is no choice
+    assert torch.allclose(seen.entropy, entropy, atol=1e-5) and not seen.entropy.requires_grad
+    assert (gradient(model) - expected).norm() <= 1e-5 * expected.norm()
+
+
+def test_kept_sets_need_no_second_array_as_wide_as_the_vocabulary() -> None:
+    """The logits stand once, as they do without kept sets; what follows is as small as the sets."""
+    model = tiny_model()
+    shapes: list[tuple[int, ...]] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        shapes.append(tuple(tensor.shape))
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        evaluate(model, pack_of([4] * 40, kept={t: [2, 4, 7] for t in range(1, 40)}))
+    assert shapes.count((39, 3)) >= 1
+    assert shapes.count((39, VOCABULARY)) == 1
 
 
 def test_a_small_chunk_keeps_no_whole_logits_for_the_backward() -> None:

@@ -137,10 +137,9 @@ def test_a_record_that_was_not_stepped_is_stepped_and_committed_by_the_next(
 def test_a_second_trainer_waits_for_the_lease_of_one_that_died_without_a_word(
     stream: Stream, lead: Lead, run: Run
 ) -> None:
-    dead = Beat(
-        service="training", instance="training-9", boot="training-9:x", waiting_for="groups"
-    )
-    stream.bus.beat(dead)
+    boot = "training-9:x"
+    beat = Beat(service="training", instance="training-9", boot=boot, waiting_for="groups")
+    stream.bus.beat(beat)
     stream.bus.groups.lead(1, boot)
     shift = 1000 * run.bus.lease_seconds - 1000
     client, keys = stream.bus._client, stream.bus._keys

@@ -9,6 +9,7 @@ from pipeline.protocols import Loss, Pack
 from services.training.batch import build
 from services.training.considered import consider
 from services.training.losses import cispo, ppo
+from services.training.objective import Objective
 from services.training.statistics import Statistics
 
 BEHAVIOUR = [-1.0, -2.0, -3.0, -1.0]
@@ -33,7 +34,7 @@ def seen(pack: Pack) -> Packed:
 
 
 def collect(size: int, loss: Loss = cispo) -> Statistics:
-    statistics = Statistics(loss)
+    statistics = Statistics(Objective(loss))
     for pack in packs(size):
         statistics.add(pack, seen(pack))
     return statistics
@@ -67,7 +68,7 @@ def test_clipped_tokens_are_found_for_any_loss() -> None:
 
 
 def test_on_policy_the_effective_sample_is_whole_and_nothing_is_clipped() -> None:
-    statistics = Statistics(ppo)
+    statistics = Statistics(Objective(ppo))
     for pack in packs(100):
         statistics.add(pack, Packed(pack.behaviour, torch.zeros(pack.ids.shape)))
     summary = statistics.summary()
@@ -78,7 +79,7 @@ def test_on_policy_the_effective_sample_is_whole_and_nothing_is_clipped() -> Non
 def test_C102_ratios_that_were_clamped_are_counted_and_all_stays_finite() -> None:
     (pack,) = packs(100)
     logp = torch.where(pack.ids == 9, pack.behaviour - 90, pack.behaviour)
-    statistics = Statistics(cispo)
+    statistics = Statistics(Objective(cispo))
     statistics.add(pack, Packed(logp, torch.zeros(pack.ids.shape)))
     summary = statistics.summary()
     assert summary["clamped"] == pytest.approx(1 / 5)
@@ -87,14 +88,14 @@ def test_C102_ratios_that_were_clamped_are_counted_and_all_stays_finite() -> Non
 
 
 def test_C072_a_step_without_tokens_has_finite_figures() -> None:
-    assert set(Statistics(cispo).summary().values()) == {0.0}
+    assert set(Statistics(Objective(cispo)).summary().values()) == {0.0}
 
 
 def test_p95_is_the_least_lag_that_95_in_100_do_not_exceed() -> None:
     spans = [(5, 95), (3, 5)]
     made = group("g", [member([5] * 100, 1.0, spans=spans), member([5], 0.0, mask=((0, 1),))])
     (pack,) = build([consider(made, rules())], rules(), pack_tokens=999).packs
-    statistics = Statistics(cispo)
+    statistics = Statistics(Objective(cispo))
     statistics.add(pack, Packed(pack.behaviour, torch.zeros(pack.ids.shape)))
     assert statistics.summary()["lag_p95"] == 0
     assert statistics.summary()["lag_max"] == 2

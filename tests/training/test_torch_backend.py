@@ -7,7 +7,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from pipeline.model.fingerprint import fingerprint, named_parameters
-from pipeline.protocols import Backend, Pack
+from pipeline.protocols import Pack, Rank
 from services.training.backends.torch import TorchBackend
 from services.training.batch import build
 from services.training.considered import consider
@@ -24,12 +24,12 @@ def pack() -> Pack:
     return pack
 
 
-def backward(backend: Backend, pack: Pack, scale: float = 1.0) -> None:
+def backward(backend: Rank, pack: Pack, scale: float = 1.0) -> None:
     objective = Objective(cispo)
     backend.backward(pack, lambda logp: scale * objective(pack, logp))
 
 
-def copies(backend: Backend) -> dict[str, Tensor]:
+def copies(backend: Rank) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in backend.weights()}
 
 

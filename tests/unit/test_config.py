@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pipeline.config import documented, dump, load, nearest
 from pipeline.errors import ConfigError
-from pipeline.run import Run
+from pipeline.run import MaxAge, Run
 
 LEAST = """
 name = "least"
@@ -83,6 +83,14 @@ def test_a_key_that_does_not_exist_names_the_nearest(
         ("lag=2", "lag = 2: expected `table`, got `int`"),
         ("lag.unit=tokens", "lag.unit = 'tokens': is no choice; did you mean 'token'?"),
         ("model.dtype=int8", "model.dtype = 'int8': is no choice; known: bfloat16, float32"),
+        ("inference.swap=drian", "inference.swap = 'drian': is no choice; did you mean 'drain'?"),
+        ("inference.swap=3", "inference.swap = 3: is no choice; known: drain, keep, recompute"),
+        ("inference.swap.max_age=-1", "inference.swap.max_age = -1: expected `int` >= 0"),
+        (
+            "inference.swap={ age = 1 }",
+            "inference.swap = {'age': 1}: table contains unknown field `age`",
+        ),
+        ("inference.swap={}", "inference.swap.max_age: is required; add inference.swap.max_age"),
         ("steps=0", "steps = 0: expected `int` >= 1"),
         ("groups.members=1", "groups.members = 1: expected `int` >= 2"),
         ("sampling.temperature=0", "sampling.temperature = 0: expected `float` > 0.0"),
@@ -171,6 +179,16 @@ def test_an_override_is_toml_or_else_plain_text(
 def test_an_option_joins_a_plug_in_that_stands_by_its_name(path: Path) -> None:
     path.write_text(LEAST + '[inference]\nengine = "fake"\n')
     assert load(path, ["inference.engine.slots=8"]).inference.engine == {"use": "fake", "slots": 8}
+
+
+@pytest.mark.parametrize("stands", ["", "[inference]\nswap = 'drain'\n"])
+def test_a_word_gives_way_to_a_table(path: Path, stands: str) -> None:
+    path.write_text(LEAST + stands)
+    for override in ("inference.swap={ max_age = 2 }", "inference.swap.max_age=2"):
+        run = load(path, [override])
+        assert run.inference.swap == MaxAge(max_age=2)
+        (path.parent / "dumped.toml").write_text(dump(run))
+        assert load(path.parent / "dumped.toml") == run
 
 
 def test_dump_is_read_back_to_the_same_run(path: Path) -> None:

@@ -15,6 +15,7 @@ from pipeline.plugins import build, check_call, find, make
 from pipeline.protocols import (
     ADVANTAGES,
     BACKENDS,
+    CORRECTIONS,
     DATASETS,
     ENGINES,
     LOSSES,
@@ -166,7 +167,7 @@ def test_what_the_program_gives_is_no_option() -> None:
 
 
 @pytest.mark.parametrize(
-    "table", [ENGINES, TRANSPORTS, DATASETS, SCORERS, ADVANTAGES, LOSSES, BACKENDS]
+    "table", [ENGINES, TRANSPORTS, DATASETS, SCORERS, ADVANTAGES, LOSSES, CORRECTIONS, BACKENDS]
 )
 def test_every_name_in_a_table_leads_to_a_callable(table: dict[str, str]) -> None:
     """Read, not imported: some of them load torch."""

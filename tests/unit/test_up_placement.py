@@ -54,6 +54,18 @@ def test_processes_that_are_busy_share_the_cores(cores: int, engines: int, threa
         assert process.environment["OMP_NUM_THREADS"] == threads
 
 
+def test_ranks_are_one_process_to_whoever_watches_and_share_the_cores() -> None:
+    run = replace(RUN, up=Up(ranks=3))
+    processes = place(run, FOLDER, "unix:///s", environment={}, cores=16)
+    training = [process for process in processes if process.service == "training"]
+    assert [process.instance for process in training] == ["training-0"]
+    launch = (sys.executable, "-m", "services.up.launch", "3", sys.executable, "-m", "services.cli")
+    assert training[0].argv[:7] == launch
+    assert training[0].argv[7:] == ("training", "runs/made/run.toml", "--instance", "training-0")
+    assert processes[1].argv[:3] == (sys.executable, "-m", "services.cli")
+    assert {process.environment["OMP_NUM_THREADS"] for process in processes} == {"4"}
+
+
 def test_what_the_user_exported_is_kept() -> None:
     given = {"OMP_NUM_THREADS": "64", "HF_HUB_OFFLINE": "1", "HOME": "/root"}
     for process in place(RUN, FOLDER, "unix:///s", environment=given):

@@ -1,0 +1,218 @@
+"""Steps that must come out alike on any number of ranks, done by a job of torchrun or a process.
+
+    python rank_cases.py FOLDER
+
+leaves, of every case and ZeRO stage, the back end's state after the step in FOLDER/stage/case and
+what was said of it in FOLDER/stage/case.json. The cases are also a plain list for the tests.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from made import VOCABULARY, group, member, rules, tiny_model
+from torch import Tensor
+
+from pipeline.messages import Group
+from pipeline.model.fingerprint import fingerprint
+from pipeline.protocols import Backend, Loss, Pack, Tokens
+from pipeline.run import Model, Run
+from pipeline.run import Training as Settings
+from services.training.batch import build
+from services.training.considered import consider
+from services.training.losses import cispo, ppo
+from services.training.objective import Objective
+from services.training.ranks import Team, follow, lead
+from services.training.world import join
+
+BETA = 0.9
+RATE = 1e-2
+STAGES = (1, 2, 3)
+PROMPT = [3, 4, 8]
+LENGTH = 10  # of each sequence of `equal`, with its prompt
+
+
+def ten_then_zero(tokens: Tokens) -> Tensor:
+    """Loss 10 times the log-prob on sequence 0, and 0 elsewhere."""
+    return -10.0 * (tokens.sequence == 0) * tokens.logp
+
+
+def infinite_on_one(tokens: Tokens) -> Tensor:
+    """Of the second sequence, which is rank 1's where there are two, the gradient is infinite."""
+    return cispo(tokens) * torch.where(tokens.sequence == 1, float("inf"), 1.0)
+
+
+def equal(count: int) -> list[Group]:
+    """One group of members of one length, so that packs and ranks come out exactly."""
+    rng = random.Random(4)
+    members = [
+        member(
+            [rng.randrange(2, VOCABULARY) for _ in range(LENGTH - len(PROMPT))],
+            float(number % 3 == 0),
+            logprobs=[-rng.expovariate(0.5) for _ in range(LENGTH - len(PROMPT))],
+        )
+        for number in range(count)
+    ]
+    return [group("g", members, prompt=PROMPT, temperature=0.8)]
+
+
+def one_and_nine() -> list[Group]:
+    """Two members of 1 and 9 tokens."""
+    members = [member([5], 1.0, logprobs=[-2.0]), member([5] * 9, 0.0, logprobs=[-2.0] * 9)]
+    return [group("g", members, prompt=PROMPT)]
+
+
+def lonely() -> list[Group]:
+    """One member can be trained, the other is refused."""
+    members = [member([5, 6, 7], 1.0), member([9, 2], 0.0, spans=[(1, 2)])]
+    return [group("g", members, prompt=PROMPT)]
+
+
+def long_tail() -> list[Group]:
+    """Members of 1 to 20 tokens, of two groups."""
+    rng = random.Random(7)
+    made = []
+    for number in range(2):
+        members = [
+            member(
+                [rng.randrange(2, VOCABULARY) for _ in range(length)],
+                float(length % 3 == 0),
+                logprobs=[-rng.expovariate(0.5) for _ in range(length)],
+            )
+            for length in (1, 20, 3, 7, 12)
+        ]
+        made.append(group(f"g{number}", members, seq=number, prompt=PROMPT, temperature=0.8))
+    return made
+
+
+class Case(NamedTuple):
+    groups: Callable[[], Sequence[Group]]
+    pack_tokens: int
+    loss: Loss = cispo
+    change: Callable[[Pack], Pack] = lambda pack: pack
+
+    def packs(self) -> list[Pack]:
+        judged = [consider(g, rules()) for g in self.groups()]
+        return [self.change(p) for p in build(judged, rules(), pack_tokens=self.pack_tokens).packs]
+
+
+def without_signal(pack: Pack) -> Pack:
+    """Advantage 0 on the sequences of even number, which rank 0 gets where there are two."""
+    return pack._replace(advantage=torch.where(pack.sequence % 2 == 0, 0.0, pack.advantage))
+
+
+eight = partial(equal, 8)
+CASES = {
+    "padded": Case(eight, 1),
+    "8 packs": Case(eight, LENGTH),
+    "2 packs": Case(eight, 4 * LENGTH),
+    "1 pack": Case(eight, 8 * LENGTH),
+    "ppo": Case(eight, 4 * LENGTH, ppo),
+    "long tail": Case(long_tail, 40),
+    "long tail padded": Case(long_tail, 1),
+    "C096": Case(one_and_nine, 99, ten_then_zero),
+    "C099 3 and 2": Case(partial(equal, 5), LENGTH),
+    "C099 1 and 0": Case(lonely, 99),
+    "C100": Case(eight, LENGTH, change=without_signal),
+}
+
+
+def settings(pack_tokens: int) -> Run:
+    training = Settings(backend="deepspeed", pack_tokens=pack_tokens)
+    return Run(name="ranks", steps=1, model=Model(path="-"), data="-", training=training)
+
+
+def main(folder: Path) -> None:
+    from services.training.backends.deepspeed import DeepSpeedBackend
+
+    me = join()
+    for stage in STAGES:
+        # Nothing is whole on every rank, the head is called token by token: all that can differ.
+        backend = DeepSpeedBackend(
+            tiny_model(tied=stage != 2),
+            stage=stage,  # type: ignore[arg-type]
+            clip_norm=1e9,
+            whole_elements=0,
+            chunk_elements=VOCABULARY,
+        )
+        job = partial(_as_rank, me.rank, backend)
+        job(CASES["1 pack"], partial(_begin, folder / str(stage)))
+        for name, case in CASES.items():
+            job(case, partial(_step, case, folder / str(stage) / name))
+        bad = Case(eight, LENGTH, infinite_on_one)
+        job(bad, partial(_skip, bad, folder / str(stage) / "C101"))
+        good = CASES["8 packs"]
+        job(good, partial(_after, good, folder / str(stage) / "after C101"))
+        job(good, partial(_resume, good, folder / str(stage) / "resumed"))
+
+
+def _as_rank(rank: int, backend: Any, case: Case, lead_it: Callable[[Team], None]) -> None:
+    objective, run = Objective(case.loss), settings(case.pack_tokens)
+    if rank:
+        follow(backend, objective, run)
+        return
+    team = lead(backend, objective, run)
+    lead_it(team)
+    team.backend.close()
+
+
+def _begin(folder: Path, team: Team) -> None:
+    _save(team.backend, folder / "start")
+
+
+def _step(case: Case, folder: Path, team: Team) -> None:
+    team.backend.load_state(str(folder.parent / "start"))
+    done = team.act(case.packs(), RATE)
+    _save(team.backend, folder)
+    _say(folder, [[*done.result]], **done.statistics.summary())
+
+
+def _skip(case: Case, folder: Path, team: Team) -> None:
+    team.backend.load_state(str(folder.parent / "start"))
+    before = fingerprint(team.backend.weights())
+    results = [team.act(case.packs(), RATE).result for _ in range(3)]
+    same = before == fingerprint(team.backend.weights())
+    _say(folder, [[r.finite, str(r.grad_norm)] for r in results], same=same)
+
+
+def _after(case: Case, folder: Path, team: Team) -> None:
+    """On from where the skipped steps have left the back end."""
+    done = team.act(case.packs(), RATE)
+    _save(team.backend, folder)
+    _say(folder, [[*done.result]])
+
+
+def _resume(case: Case, folder: Path, team: Team) -> None:
+    """Three steps at once, and the same with a load after the first."""
+    backend = team.backend
+    backend.load_state(str(folder.parent / "start"))
+    team.act(case.packs(), RATE)
+    _save(backend, folder)
+    ends = []
+    for _ in range(2):
+        for _ in range(2):
+            team.act(case.packs(), RATE)
+        ends.append(fingerprint(backend.weights()))
+        backend.load_state(str(folder))
+    backend.save(str(folder.with_name("saved")))
+    _say(folder, ends, saved=fingerprint(backend.weights()))
+
+
+def _save(backend: Backend, folder: Path) -> None:
+    folder.mkdir(parents=True)
+    backend.save_state(str(folder))
+
+
+def _say(folder: Path, results: list[Any], **more: Any) -> None:
+    folder.with_suffix(".json").write_text(json.dumps({"results": results, **more}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

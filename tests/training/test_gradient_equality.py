@@ -1,0 +1,223 @@
+"""The same step on one rank or two, whatever is sharded: the same gradient, the same parameters.
+
+The steps are made by real processes, see `rank_cases.py`: one job of each size for all tests. What
+they are held against is the plain back end in this process, and plain formulas.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from made import gradient, tiny_model
+from rank_cases import BETA, CASES, RATE, STAGES, Case
+from safetensors.torch import load_file
+from test_gradient import close, plain_cispo, plain_gradient, plain_ppo
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from pipeline.model.fingerprint import fingerprint, named_parameters
+from services.training.backends.torch import TorchBackend
+from services.training.objective import Objective
+from services.training.optimize import act_alone
+
+JOB = Path(__file__).with_name("rank_cases.py")
+ROOT = JOB.parents[2]
+WORLDS = (1, 2)
+TOLERANCE = 1e-5
+
+pytestmark = pytest.mark.timeout(400)  # of which nearly all is the start of the jobs
+everywhere = pytest.mark.parametrize("stage", STAGES)
+on_any_world = pytest.mark.parametrize("world", WORLDS)
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """What the jobs left, by the number of their ranks; they run side by side."""
+    folders = {world: tmp_path_factory.mktemp(f"ranks{world}") for world in WORLDS}
+    running = {world: _start(world, folder) for world, folder in folders.items()}
+    for world, process in running.items():
+        output, _ = process.communicate(timeout=300)
+        assert process.returncode == 0, f"{world} ranks: {output[-3000:]}"
+    return folders
+
+
+def _start(world: int, folder: Path) -> "subprocess.Popen[str]":
+    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
+    environment = {
+        **{k: v for k, v in os.environ.items() if not k.startswith("PYTEST")},
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(JOB.parent)]),
+    }
+    return subprocess.Popen(
+        [sys.executable, *(torchrun if world > 1 else []), str(JOB), str(folder)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def said(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(folder.with_suffix(".json").read_text())
+    return found
+
+
+def left(folder: Path, kind: str, tied: bool) -> Tensor:
+    """Of a state, all tensors of a kind in the order of the model's parameters, flat."""
+    tensors = load_file(folder / "state-00000.safetensors")
+    names = [name for name, _ in tiny_model(tied=tied).named_parameters()]
+    return torch.cat([tensors[f"{kind}:{name}"].flatten() for name in names])
+
+
+def gradient_of(folder: Path, tied: bool) -> Tensor:
+    """AdamW's first moment after its first step is (1 - beta) times the gradient."""
+    return left(folder, "exp_avg", tied) / (1 - BETA)
+
+
+@cache
+def plain(name: str, tied: bool) -> tuple[Tensor, Tensor, dict[str, float]]:
+    """Gradient, new parameters and statistics of a case on the plain back end, one process."""
+    case, model = CASES[name], tiny_model(tied=tied)
+    backend, objective = TorchBackend(model, clip_norm=1e9), Objective(case.loss)
+    for pack in case.packs():
+        backend.backward(pack, lambda logp, pack=pack: objective(pack, logp))  # type: ignore[misc]
+    found = gradient(model)
+    backend.step(0.0)
+    fresh = tiny_model(tied=tied)
+    done = act_alone(TorchBackend(fresh, clip_norm=1e9), objective, case.packs(), RATE)
+    assert done.result.finite
+    parameters = torch.cat([p.detach().flatten() for p in fresh.parameters()])
+    return found, parameters, done.statistics.summary()
+
+
+@on_any_world
+@everywhere
+@pytest.mark.parametrize("name", CASES)
+def test_C099_C100_a_step_is_that_of_one_process_with_plain_torch(
+    jobs: dict[int, Path], world: int, stage: int, name: str
+) -> None:
+    folder, tied = jobs[world] / str(stage) / name, stage != 2
+    expected, parameters, summary = plain(name, tied)
+    assert close(gradient_of(folder, tied), expected) < TOLERANCE
+    assert close(left(folder, "parameter", tied), parameters) < TOLERANCE
+    report = said(folder)
+    ((finite, norm),) = report.pop("results")
+    assert finite and norm == pytest.approx(expected.norm().item(), rel=TOLERANCE)
+    assert report == pytest.approx(summary, rel=1e-4)
+
+
+@on_any_world
+@everywhere
+@pytest.mark.parametrize(
+    ("name", "formula"),
+    [
+        ("padded", plain_cispo),
+        ("8 packs", plain_cispo),
+        ("2 packs", plain_cispo),
+        ("1 pack", plain_cispo),
+        ("ppo", plain_ppo),
+        ("long tail", plain_cispo),
+        ("long tail padded", plain_cispo),
+    ],
+)
+def test_C095_C097_a_step_is_that_of_the_plain_formula(
+    jobs: dict[int, Path], world: int, stage: int, name: str, formula: Any
+) -> None:
+    folder, tied = jobs[world] / str(stage) / name, stage != 2
+    expected, _, _ = plain_gradient(CASES[name].groups(), formula, tied=tied)
+    assert close(gradient_of(folder, tied), expected) < TOLERANCE
+
+
+def test_the_packs_are_as_many_as_they_are_called() -> None:
+    counts = {name: len(case.packs()) for name, case in CASES.items()}
+    assert (counts["padded"], counts["8 packs"], counts["2 packs"], counts["1 pack"]) == (
+        8,
+        8,
+        2,
+        1,
+    )
+    assert (counts["C099 3 and 2"], counts["C099 1 and 0"]) == (5, 1)
+
+
+@on_any_world
+@everywhere
+def test_C096_one_token_of_loss_10_and_nine_of_0_weigh_a_tenth_on_two_ranks(
+    jobs: dict[int, Path], world: int, stage: int
+) -> None:
+    """The gradient is that of the one token's log-prob: 10/10, and not 10/1/2."""
+    tied = stage != 2
+    model, case = tiny_model(tied=tied), CASES["C096"]
+    (pack,) = case.packs()
+    ids = pack.ids[pack.sequence == 0]
+    (-model(input_ids=ids[None]).logits[0, -2].log_softmax(-1)[ids[-1]]).backward()
+    folder = jobs[world] / str(stage) / "C096"
+    assert close(gradient_of(folder, tied), gradient(model)) < TOLERANCE
+
+
+@on_any_world
+@everywhere
+def test_C101_a_gradient_that_is_infinite_on_one_rank_skips_the_step_on_all(
+    jobs: dict[int, Path], world: int, stage: int
+) -> None:
+    folder = jobs[world] / str(stage)
+    report = said(folder / "C101")
+    assert report["same"], "weights have moved"
+    assert [finite for finite, _ in report["results"]] == [False] * 3
+    assert all(norm in ("inf", "nan") for _, norm in report["results"])
+    for kind in ("parameter", "exp_avg", "exp_avg_sq", "step"):
+        after, never = (left(folder / name, kind, stage != 2) for name in ("after C101", "8 packs"))
+        assert torch.equal(after, never), f"{kind} remembers the skipped steps"
+
+
+@on_any_world
+@everywhere
+def test_training_goes_on_after_a_load_bit_for_bit(
+    jobs: dict[int, Path], world: int, stage: int
+) -> None:
+    straight, resumed = said(jobs[world] / str(stage) / "resumed")["results"]
+    assert straight == resumed
+
+
+@on_any_world
+@everywhere
+def test_a_state_goes_on_under_another_back_end(
+    jobs: dict[int, Path], world: int, stage: int
+) -> None:
+    """Two more steps of the plain one, from the state that the sharded one left after its first."""
+    folder, tied = jobs[world] / str(stage), stage != 2
+    case = CASES["8 packs"]
+    ends = []
+    for start in ("resumed", "start"):
+        model = tiny_model(tied=tied, seed=9)
+        backend = TorchBackend(model, clip_norm=1e9)
+        backend.load_state(str(folder / start))
+        for _ in range(2 if start == "resumed" else 3):
+            assert act_alone(backend, Objective(case.loss), case.packs(), RATE).result.finite
+        ends.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    assert close(*ends) < TOLERANCE
+
+
+@on_any_world
+@everywhere
+def test_transformers_loads_what_was_saved_bit_for_bit(
+    jobs: dict[int, Path], world: int, stage: int
+) -> None:
+    folder = jobs[world] / str(stage)
+    loaded = AutoModelForCausalLM.from_pretrained(folder / "saved", dtype=torch.float32)
+    assert fingerprint(named_parameters(loaded)) == said(folder / "resumed")["saved"]
+
+
+def test_another_denominator_would_be_seen() -> None:
+    """What the first tests hold against each other can differ: one token less in a batch of 56."""
+    case: Case = CASES["1 pack"]
+    model = tiny_model()
+    backend, objective = TorchBackend(model), Objective(case.loss)
+    (pack,) = case.packs()
+    backend.backward(pack, lambda logp: objective(pack, logp) * 56 / 55)
+    assert close(gradient(model), plain("1 pack", True)[0]) > 1e-2

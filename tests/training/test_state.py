@@ -1,0 +1,116 @@
+"""What a back end leaves on disk is all that it needs to go on."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from made import group, member, rules, tiny_model
+from torch import Tensor
+
+from pipeline.errors import ConfigError
+from pipeline.protocols import Pack, Rank
+from services.training.backends.state import buckets, read, write
+from services.training.backends.torch import TorchBackend
+from services.training.batch import build
+from services.training.considered import consider
+from services.training.losses import cispo
+from services.training.objective import Objective
+
+BETAS = (0.9, 0.95)
+
+
+def made_packs(seed: int) -> list[Pack]:
+    members = [member([5 + seed, 6, 7], 1.0, logprobs=[-3.0] * 3), member([9, 2], 0.0)]
+    batch = build([consider(group("g", members), rules())], rules(), pack_tokens=1)
+    return list(batch.packs)
+
+
+def train(backend: Rank, steps: range) -> None:
+    objective = Objective(cispo)
+    for step in steps:
+        for pack in made_packs(step):
+            backend.backward(pack, lambda logp, pack=pack: objective(pack, logp))
+        assert backend.step(1e-2).finite
+
+
+def weights(backend: Rank) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in backend.weights()}
+
+
+def saved(backend: Rank, folder: Path) -> str:
+    folder.mkdir()
+    backend.save_state(str(folder))
+    return str(folder)
+
+
+@pytest.mark.parametrize("before", [0, 1, 3])
+@pytest.mark.parametrize("tied", [True, False])
+def test_training_goes_on_after_a_load_as_if_it_had_not_stopped_bit_for_bit(
+    tmp_path: Path, before: int, tied: bool
+) -> None:
+    straight = TorchBackend(tiny_model(tied=tied), weight_decay=0.1)
+    train(straight, range(before))
+    folder = saved(straight, tmp_path / "state")
+    train(straight, range(before, before + 3))
+    # Another start, and moments of its own: nothing of either may survive the load.
+    resumed = TorchBackend(tiny_model(tied=tied, seed=8), weight_decay=0.1)
+    train(resumed, range(7, 9))
+    resumed.load_state(folder)
+    train(resumed, range(before, before + 3))
+    expected, got = weights(straight), weights(resumed)
+    assert expected.keys() == got.keys()
+    assert all(torch.equal(expected[name], got[name]) for name in expected)
+
+
+def test_gradients_that_were_not_stepped_on_do_not_survive_a_load(tmp_path: Path) -> None:
+    backend = TorchBackend(tiny_model())
+    folder = saved(backend, tmp_path / "state")
+    pack = made_packs(0)[0]
+    backend.backward(pack, lambda logp: logp.sum())
+    backend.load_state(folder)
+    assert backend.step(1e-3) == (False, 0.0)
+
+
+def test_files_are_of_bounded_size_and_hold_each_tensor_once(tmp_path: Path) -> None:
+    tensors = {f"parameter:{n}": torch.full((n,), float(n)) for n in (1, 40, 3, 2, 9)}
+    write(str(tmp_path), tensors.items(), file_bytes=48)
+    sizes = [[*part] for part in buckets(tensors.items(), 48)]
+    assert sizes == [
+        ["parameter:1"],
+        ["parameter:40"],
+        [f"parameter:{n}" for n in (3, 2)],
+        ["parameter:9"],
+    ]
+    assert len([*tmp_path.glob("*.safetensors")]) == 4
+    got = dict(read(str(tmp_path), ["1", "40", "3", "2", "9"]))
+    assert [*got] == [*tensors] and all(torch.equal(got[k], tensors[k]) for k in tensors)
+
+
+def test_the_state_of_another_model_is_refused_with_nothing_changed(tmp_path: Path) -> None:
+    folder = saved(TorchBackend(tiny_model(tied=False)), tmp_path / "state")
+    backend = TorchBackend(tiny_model(tied=True))
+    before = weights(backend)
+    with pytest.raises(ConfigError, match=r"1 parameters differ \(lm_head.weight\)"):
+        backend.load_state(folder)
+    assert all(torch.equal(before[name], t) for name, t in backend.weights())
+
+
+@pytest.mark.parametrize("fault", ["no table", "format", "no file", "cut", "cut table"])
+def test_a_state_that_cannot_be_read_is_refused_in_one_line(tmp_path: Path, fault: str) -> None:
+    folder = Path(saved(TorchBackend(tiny_model()), tmp_path / "state"))
+    table, (file,) = folder / "state.json", folder.glob("*.safetensors")
+    match fault:
+        case "no table":
+            table.unlink()
+        case "format":
+            table.write_text(json.dumps({"format": "sluice-state/9", "files": {}}))
+        case "no file":
+            file.unlink()
+        case "cut":
+            file.write_bytes(file.read_bytes()[:1000])
+        case "cut table":
+            table.write_text(table.read_text()[:30])
+    with pytest.raises(ConfigError, match="go on from another checkpoint") as raised:
+        TorchBackend(tiny_model()).load_state(str(folder))
+    assert "\n" not in str(raised.value)

@@ -1,0 +1,54 @@
+"""The gap to the policy that sampled is counted once, or the run does not start."""
+
+from typing import Any
+
+import pytest
+
+from pipeline.anchor import check_anchor
+from pipeline.errors import ConfigError
+from pipeline.run import Objective
+
+TIS = {"use": "tis", "level": "geometric"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "where", "words"),
+    [
+        ({"correction": "tis"}, "objective.correction", ["cispo", "twice", '"proximal"']),
+        (
+            {"loss": "ppo", "correction": TIS},
+            "objective.correction",
+            ["ppo", "twice", '"proximal"'],
+        ),
+        (
+            {"loss": {"use": "mine:loss"}, "correction": "mine:weight"},
+            "objective.correction",
+            ["mine:loss", "twice"],
+        ),
+        (
+            {"anchor": "proximal", "correction": "tis"},
+            "objective.anchor",
+            ["cispo", "from ppo", '"behaviour"'],
+        ),
+    ],
+)
+def test_what_counts_the_gap_twice_is_refused_with_reason_and_remedy(
+    keys: dict[str, Any], where: str, words: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        check_anchor(Objective(**keys))
+    assert raised.value.where == where
+    assert all(word in str(raised.value) for word in words), str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("keys", [{}, {"loss": "ppo"}, {"loss": "mine:loss"}])
+def test_a_loss_anchored_at_the_policy_that_sampled_is_all_right(keys: dict[str, Any]) -> None:
+    assert check_anchor(Objective(**keys)) is None
+
+
+@pytest.mark.parametrize(("correction", "alone"), [("tis", False), ("none", True)])
+def test_that_clipping_cannot_act_is_said(correction: str, alone: bool) -> None:
+    said = check_anchor(Objective(loss="ppo", anchor="proximal", correction=correction))
+    assert said is not None and "ppo cannot clip" in said
+    assert ("nothing corrects" in said) is alone
