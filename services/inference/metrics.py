@@ -22,10 +22,12 @@ class Numbers:
 
     def __init__(self, metrics: Metrics) -> None:
         self.clock = Clock(metrics)
+        self._saved: dict[tuple[str, int], int] = {}
         self.tokens = metrics.counter("tokens", "Tokens sampled here, and delivered or saved.")
         self.members = metrics.counter("members", "Members delivered.")
         self.lost_tokens = metrics.counter("lost_tokens", "Tokens sampled here, and of no use.")
         self.flips = metrics.counter("flips", "Flips to new weights.")
+        self.wrong_flips = metrics.counter("wrong_flips", "Flips that were undone.")
         self.staging_errors = metrics.counter("staging_errors", "Versions that were not staged.")
         self.sequences = metrics.gauge("sequences", "Members being decoded.")
         gaps = Gaps()
@@ -41,19 +43,20 @@ class Numbers:
         """A member was handed in, and the bus said `reply`."""
         if reply == "ok":
             self.members.inc()
-            self.tokens.inc(own_tokens(completion, boot))
-        else:
-            self.lost([completion], boot)
+            self.saved(completion, boot)
+        self.lost([completion], boot)
 
-    def saved(self, whole: Completion, prefix: Completion, boot: str) -> None:
-        """So much of a sequence was saved, from its start; the rest is lost."""
-        kept = own_tokens(prefix, boot)
-        self.tokens.inc(kept)
-        self.lost_tokens.inc(own_tokens(whole, boot) - kept)
+    def saved(self, prefix: Completion, boot: str) -> None:
+        """A member's tokens up to here are on the bus; it may still go on."""
+        member, kept = (prefix.group, prefix.member), own_tokens(prefix, boot)
+        self.tokens.inc(max(0, kept - self._saved.get(member, 0)))
+        self._saved[member] = kept
 
-    def lost(self, dropped: Iterable[Completion], boot: str) -> None:
-        """Dropped with a closed group, or with a dead boot."""
-        self.lost_tokens.inc(sum(own_tokens(completion, boot) for completion in dropped))
+    def lost(self, ended: Iterable[Completion], boot: str) -> None:
+        """These end here: what of them is not on the bus was for nothing."""
+        for completion in ended:
+            saved = self._saved.pop((completion.group, completion.member), 0)
+            self.lost_tokens.inc(max(0, own_tokens(completion, boot) - saved))
 
     def rest(self) -> None:
         """Nothing is being decoded."""

@@ -22,6 +22,7 @@ class Outbox:
         self.leases: dict[str, Lease[Work]] = {}
         self._waiting: dict[tuple[str, int], tuple[Lease[Work], Completion]] = {}
         self._missing: dict[str, set[int]] = {}
+        self._left: set[tuple[str, int]] = set()
         self._denied: set[tuple[str, int]] = set()
 
     def expect(self, lease: Lease[Work]) -> None:
@@ -34,13 +35,24 @@ class Outbox:
         lease = self.leases[completion.group]
         self._waiting[completion.group, completion.member] = (lease, completion)
 
-    def proven(self) -> list[tuple[Lease[Work], Completion]]:
-        """What may leave now; it stays here until it is settled."""
-        return [
-            (lease, done)
-            for lease, done in self._waiting.values()
-            if self.num_proven(done) == done.tokens
-        ]
+    def leaving(self) -> list[tuple[Lease[Work], Completion]]:
+        """What may leave and has not yet; it stays here until it is settled."""
+        if len(self._left) == len(self._waiting):
+            return []
+        found = {
+            member: (lease, done)
+            for member, (lease, done) in self._waiting.items()
+            if member not in self._left and self.num_proven(done) == done.tokens
+        }
+        self._left |= found.keys()
+        return [*found.values()]
+
+    def take_back(self) -> list[Completion]:
+        """Take out what is not proven; its members are to come once more."""
+        unproven = [c for c in self.waiting() if self.num_proven(c) < c.tokens]
+        for completion in unproven:
+            del self._waiting[completion.group, completion.member]
+        return unproven
 
     def num_proven(self, completion: Completion) -> int:
         """Its tokens up to the first that were sampled by something unproven."""
@@ -51,10 +63,15 @@ class Outbox:
         return [completion for _, completion in self._waiting.values()]
 
     def is_first_denial(self, completion: Completion) -> bool:
-        """The bus knows no proof of it. Once all here are given again, that must be another's."""
+        """The bus knows no proof of it. Once all here are given again, that must be another's.
+
+        After the first one it may leave again.
+        """
         member = (completion.group, completion.member)
         is_first = member not in self._denied
         self._denied.add(member)
+        if is_first:
+            self._left.discard(member)
         return is_first
 
     def settle(self, completion: Completion) -> None:
@@ -62,6 +79,7 @@ class Outbox:
         member = (completion.group, completion.member)
         del self._waiting[member]
         self._denied.discard(member)
+        self._left.discard(member)
         self._missing.get(completion.group, set()).discard(completion.member)
 
     def is_complete(self, group: str) -> bool:
@@ -76,6 +94,6 @@ class Outbox:
     def clear(self) -> list[Completion]:
         """Drop everything; what was waiting."""
         dropped = self.waiting()
-        for held in (self.leases, self._waiting, self._missing, self._denied):
+        for held in (self.leases, self._waiting, self._missing, self._denied, self._left):
             held.clear()
         return dropped

@@ -7,6 +7,7 @@ import time
 
 from pipeline import plugins
 from pipeline.bus.bus import Bus
+from pipeline.bus.chunks import head
 from pipeline.bus.leases import Lease
 from pipeline.errors import Gone, SluiceError
 from pipeline.life import Life
@@ -15,9 +16,10 @@ from pipeline.metrics import Metrics
 from pipeline.protocols import ENGINES, TRANSPORTS, Engine, Flip, Transport
 from pipeline.run import Run
 from pipeline.weights.subscriber import Subscriber
+from services.inference.courier import Answer, Courier, Request
 from services.inference.metrics import Numbers
 from services.inference.outbox import Outbox
-from services.inference.prefixes import hand_over
+from services.inference.prefixes import Chunks, hand_over
 
 log = logging.getLogger(__name__)
 
@@ -43,12 +45,15 @@ class Inference:
         self.life, self.numbers, self.clock = life, numbers, numbers.clock
         self.weights = Subscriber(bus.versions, engine)
         self.outbox = Outbox(self.weights.proven)
+        self.chunks = Chunks(self.outbox)
+        self.courier = Courier(bus.prompts)
         self.flip: Flip | None = None
         self.take_at, self.gate = 0.0, "ok"
 
     def run(self) -> None:
         """Until the run is over, or a signal asks for a stop."""
         self.weights.start()
+        self.courier.start()
         while not self.life.stopping:
             try:
                 self.admit()
@@ -59,23 +64,26 @@ class Inference:
         self.hand_back()
 
     def admit(self) -> None:
-        """Take as many prompts as the engine has room for; sleep a little if there is no work."""
+        """Begin with what was taken, and ask for more; sleep a little if there is no work."""
         with self.clock("other"):
             for group in self.life.progress(self.waiting_for, held=tuple(self.outbox.leases)):
                 self.abandon(group)
-            taken = self.take()
-            for lease in taken:
+            for lease in self.taken():
                 self.accept(lease)
-        if not (taken or self.engine.busy):
+            self.ask()
+        if not self.engine.busy:
             self.numbers.rest()
             with self.clock("idle"):
-                self.weights.wait(IDLE_SECONDS)
+                wait = self.courier.wait if self.courier.away else self.weights.wait
+                wait(IDLE_SECONDS)
 
     def flip_if_staged(self) -> None:
         """Stage what was announced, in the background; adopt what is whole, between two passes."""
         with self.clock("other"):
             if error := self.engine.staging_error():
                 self.reject(error)
+            if self.weights.wrong:
+                self.revert(self.weights.wrong)
             if manifest := self.weights.poll():
                 self.engine.stage(manifest, self.transport)
             self.flip = None if self.weights.pending else self.engine.flip()
@@ -101,10 +109,11 @@ class Inference:
         with self.clock("other"):
             for completion in finished:
                 self.outbox.put(completion)
-            ready = self.outbox.proven()
-            replies = self.bus.prompts.deliver(self.life.boot, ready) if ready else []
-            for (lease, completion), reply in zip(ready, replies, strict=True):
-                self.settle(lease, completion, reply)
+            is_time = self.engine.busy and self.chunks.is_time()
+            due = self.chunks.due(self.engine.prefixes()) if is_time else []
+            self.courier.leave(self.life.boot, members=self.outbox.leaving(), prefixes=due)
+            for answer in self.courier.answers():
+                self.hear(answer)
 
     # What the loop is made of.
 
@@ -116,15 +125,20 @@ class Inference:
         is_proven = self.weights.serves(self.engine.version)
         return WAITS.get(self.gate, "prompts") if is_proven else "weights"
 
-    def take(self) -> list[Lease[Work]]:
-        """New leases, at most as many as there is room for."""
+    def ask(self) -> None:
+        """For as many groups as there is room for, once the last answer was heard."""
         room = self.engine.room() if self.weights.serves(self.engine.version) else 0
-        if room <= 0 or time.monotonic() < self.take_at:
+        if room <= 0 or self.courier.asked or time.monotonic() < self.take_at:
+            return
+        held = tuple(lease.entry for lease in self.outbox.leases.values())
+        request = Request(self.engine.version, held, room)
+        self.courier.leave(self.life.boot, request=request)
+
+    def taken(self) -> list[Lease[Work]]:
+        """The leases that were asked for, if they are here by now."""
+        taken = self.courier.taken()
+        if taken is None:
             return []
-        held = [lease.entry for lease in self.outbox.leases.values()]
-        taken = self.bus.prompts.take(
-            self.life.boot, version=self.engine.version, held=held, count=room
-        )
         self.gate = taken.status
         if taken.status == "unproven":
             self.weights.doubt([Span(self.engine.version, 0, self.life.boot)])
@@ -142,10 +156,19 @@ class Inference:
         else:
             self.outbox.expect(lease)
 
+    def hear(self, answer: Answer) -> None:
+        """What the bus says of a member that was delivered, or of one that was saved."""
+        if answer.reply == "gone":
+            raise Gone(f"{self.life.boot} was declared dead")
+        if answer.completion.finish:
+            self.settle(*answer)
+        elif answer.reply == "ok":
+            self.numbers.saved(answer.completion, self.life.boot)
+        else:
+            self.chunks.failed(answer.completion)
+
     def settle(self, lease: Lease[Work], completion: Completion, reply: str) -> None:
         """A member is delivered, or never will be; its group is let go with the last one."""
-        if reply == "gone":
-            raise Gone(f"{self.life.boot} was declared dead")
         if reply == "unproven" and self.outbox.is_first_denial(completion):
             self.weights.doubt(completion.spans)
             return
@@ -167,6 +190,21 @@ class Inference:
         """No member of the group is to come."""
         self.engine.drop(group)
         self.outbox.forget(group)
+        self.chunks.forget(group)
+
+    def revert(self, reason: str) -> None:
+        """A flip was wrong: go on with the former weights, from the last token that was proven."""
+        log.error("%s: going back to the weights before it", reason)
+        self.numbers.wrong_flips.inc()
+        self.numbers.lost_tokens.inc(self.engine.revert())
+        for done in self.outbox.take_back():
+            prefix = head(done, self.outbox.num_proven(done))
+            self.numbers.lost_tokens.inc(done.tokens - prefix.tokens)
+            if lease := self.outbox.leases.get(done.group):
+                self.engine.add(again(lease.work, prefix))
+        self.life.version = self.engine.version
+        self.weights.reverted()
+        self.bus.versions.reject(self.life.boot, self.weights.offered, reason)
 
     def reject(self, error: str) -> None:
         """A version that could not be staged: the old one serves on, and everybody hears why."""
@@ -184,7 +222,9 @@ class Inference:
 
     def drop_all(self) -> None:
         """Nothing that is in flight, or waits for its proof, is of use any more."""
+        self.courier.clear()
         self.numbers.lost([*self.engine.park(), *self.outbox.clear()], self.life.boot)
+        self.chunks = Chunks(self.outbox)
 
     def hand_back(self) -> None:
         """Before leaving: deliver what is proven, save prefixes, and free the leases for others."""
@@ -193,6 +233,10 @@ class Inference:
                 with self.life.long("hand back", HAND_BACK_SECONDS + 10):
                     self.weights.await_proof(HAND_BACK_SECONDS)
                     self.deliver([])
+                    self.courier.wait(HAND_BACK_SECONDS)
+                    self.deliver([])
+                    for lease in self.taken():
+                        self.outbox.expect(lease)
                     running, boot = self.engine.park(), self.life.boot
                     hand_over(
                         self.bus.prompts, boot, running, outbox=self.outbox, numbers=self.numbers
@@ -200,8 +244,15 @@ class Inference:
         except Gone:
             log.warning("boot=%s had nothing left to hand back", self.life.boot)
         self.drop_all()
+        self.courier.close()
         self.weights.close()
         self.engine.close()
+
+
+def again(work: Work, prefix: Completion) -> Work:
+    """One member of a group, from the end of its prefix on."""
+    m = prefix.member
+    return Work(prompt=work.prompt, todo=(m,), prefixes={m: prefix} if prefix.tokens else {})
 
 
 def build(run: Run, bus: Bus, *, life: Life, metrics: Metrics) -> Inference:

@@ -76,7 +76,7 @@ def test_a_wrong_key_is_refused_by_every_command(
         ("data.path=torn.jsonl", "torn.jsonl, line 3 = '{\"prompt\"': not JSON ("),
         (
             "data.path=wrong.jsonl",
-            "wrong.jsonl, line 2 = '{\"prompt\": 3}': prompt: Expected `str`",
+            "wrong.jsonl, line 2 = '{\"prompt\": 3}': prompt: Expected `str | array`",
         ),
         ("evaluation.data={ use = 'jsonl', path = 'gone.jsonl' }", "gone.jsonl: cannot be read"),
         ("model.path=./absent", "model.path = './absent': there is no such folder; give a folder"),

@@ -83,7 +83,7 @@ def test_a_slow_engine_and_a_small_bound_make_refusals_with_their_reason(tmp_pat
         prompts=120,
         top={"steps": 12},
         groups={"members": 4, "per_step": 1},
-        lag={"max": 1, "unit": "token"},
+        lag={"max": 1, "unit": "token", "pace": "refuse"},
         inference={"engine": {"use": "slow_engine:build", "slots": 8, "seconds": 0.01}},
     )
     up = start(tmp_path, "up", str(path))

@@ -7,6 +7,7 @@ from engine_models import CONTEXT, VOCABULARY, tiny
 from engine_work import Make, flip_to
 
 from pipeline.protocols import Engine
+from pipeline.run import Swap
 from services.inference.engines.fake import FakeEngine
 from services.inference.engines.hf.engine import HfEngine
 
@@ -21,9 +22,11 @@ def make(request: pytest.FixtureRequest) -> Make:
         end_ids: frozenset[int] = frozenset({0}),
         slots: int = 64,
         max_length: int = CONTEXT,
+        swap: Swap = "keep",
         version: int | None = 0,
     ) -> Engine:
         options = {"boot": boot, "end_ids": end_ids, "slots": slots, "max_length": max_length}
+        options["swap"] = swap
         made: Engine
         if request.param == "fake":
             made = FakeEngine(vocabulary=VOCABULARY, **options)  # type: ignore[arg-type]

@@ -57,10 +57,15 @@ def flip_to(engine: Engine, version: int, model: PreTrainedModel | None = None) 
         engine.stage(claim(version, engine.fingerprint()), MemoryTransport())
         assert engine.flip()
         return
+    offer(engine, version, model)
+    assert engine.flip(), engine.staging_error()
+
+
+def offer(engine: Engine, version: int, model: PreTrainedModel) -> None:
+    """Stage, and wait until that is done."""
     transport = MemoryTransport()
     engine.stage(publish(transport, version, model), transport)
     settle(engine)
-    assert engine.flip(), engine.staging_error()
 
 
 def settle(engine: Engine) -> None:

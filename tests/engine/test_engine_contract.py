@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from engine_models import CONTEXT, VOCABULARY
 from engine_work import Make, by_member, drain, flip_to, logprobs, tokens, versions, work
+from msgspec.structs import replace
 
 from pipeline.protocols import Engine
+from pipeline.versions import flaw
 from services.inference.engines.members import Refused
 
 NO_END: frozenset[int] = frozenset()
@@ -162,6 +164,50 @@ def test_parking_returns_waiting_prefixes_and_nothing_for_members_without_a_toke
     assert second.step() == []
 
 
+TRUNCATED = {"top_p": 0.8, "top_k": 12, "min_p": 0.01, "temperature": 0.9}
+
+
+def test_C002_a_truncated_member_says_from_which_ids_each_token_was_drawn(make: Make) -> None:
+    engine = make()
+    for group in range(4):
+        engine.add(work(f"cut{group}", prompt=range(1, 3 + group), **TRUNCATED))
+        engine.add(work(f"whole{group}", prompt=range(1, 3 + group)))
+    done = drain(engine)
+    assert len(done) == 32
+    for (group, _), completion in done.items():
+        assert flaw(completion) is None
+        assert (completion.kept is not None) == group.startswith("cut")
+        assert completion.kept is None or len(completion.kept.counts) == 4 * completion.tokens
+
+
+def test_what_was_kept_goes_on_with_a_parked_member(make: Make) -> None:
+    whole, first, second = make(), make(), make(boot="boot-2")
+    group = work(members=6, max_tokens=40, **TRUNCATED)
+    whole.add(group)
+    first.add(group)
+    expected = drain(whole)
+    done = by_member(completion for _ in range(5) for completion in first.step())
+    parked = first.park()
+    second.add(work_like(group, [prefix.member for prefix in parked], parked))
+    done |= drain(second)
+    assert parked and done.keys() == expected.keys()
+    for key, completion in done.items():
+        assert (completion.ids, completion.kept) == (expected[key].ids, expected[key].kept)
+        assert flaw(completion) is None
+
+
+def test_a_truncated_prefix_that_does_not_say_what_was_kept_is_refused(make: Make) -> None:
+    first, second = make(end_ids=NO_END), make()
+    first.add(work(members=1, **TRUNCATED))
+    steps(first, 5)
+    (prefix,) = first.park()
+    assert prefix.kept
+    for broken in (None, replace(prefix.kept, counts=prefix.kept.counts[:-4])):
+        with pytest.raises(Refused, match="kept_length"):
+            second.add(work(members=1, prefixes=[replace(prefix, kept=broken)], **TRUNCATED))
+    assert not second.busy
+
+
 def test_a_resumed_prefix_that_is_full_already_ends_by_length(make: Make) -> None:
     first, second = make(end_ids=NO_END), make(end_ids=NO_END, boot="boot-2", max_length=9)
     first.add(work(members=1))
@@ -208,7 +254,7 @@ def test_a_dropped_group_is_forgotten_and_the_others_do_not_notice(make: Make) -
     assert {key[0] for key in done.keys() - kept} <= {c.group for c in before}
 
 
-def test_each_token_is_stamped_with_the_version_that_ran(make: Make) -> None:
+def test_C030_each_token_is_stamped_with_the_version_that_ran(make: Make) -> None:
     engine = make(end_ids=NO_END)
     engine.add(work("a", max_tokens=20))
     steps(engine, 10)
@@ -264,9 +310,12 @@ def test_C077_a_prompt_that_leaves_no_place_for_an_answer_is_refused(make: Make)
         ({"prompt": ()}, "prompt_empty"),
         ({"prompt": (1, VOCABULARY)}, "token_unknown"),
         ({"prompt": (1, -1)}, "token_unknown"),
-        ({"top_p": 0.9}, "sampling_unsupported"),
-        ({"top_k": 5}, "sampling_unsupported"),
-        ({"min_p": 0.1}, "sampling_unsupported"),
+        ({"top_p": 0.0}, "sampling_unsupported"),
+        ({"top_p": 1.1}, "sampling_unsupported"),
+        ({"top_k": -1}, "sampling_unsupported"),
+        ({"min_p": 1.0}, "sampling_unsupported"),
+        ({"min_p": -0.1}, "sampling_unsupported"),
+        ({"temperature": -1.0}, "sampling_unsupported"),
         ({"max_tokens": 0}, "sampling_unsupported"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from planted_run import Plant, Running
@@ -33,8 +34,8 @@ def start(plant_run: Callable[..., Plant]) -> Iterator[Callable[..., Running]]:
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     running: list[Running] = []
 
-    def start(plant: Plant, instance: str = "engine", steps: int | None = None) -> Running:
-        running.append(Running(plant, instance, steps))
+    def start(plant: Plant, instance: str = "engine", **options: Any) -> Running:
+        running.append(Running(plant, instance, **options))
         return running[-1]
 
     yield start

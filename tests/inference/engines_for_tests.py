@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import threading
+from typing import ClassVar
 
 from msgspec.structs import replace
 
-from pipeline.messages import Completion, Manifest
+from pipeline.messages import Completion, Manifest, Sampling, Work
 from pipeline.protocols import Transport
+from pipeline.run import Model
 from services.inference.engines.fake import FakeEngine
 
 PATIENCE_SECONDS = 20.0
 
 
 class Paced(FakeEngine):
-    """Makes as many steps as it is allowed; its fingerprints may be held back, or be wrong."""
+    """Makes as many steps as it is allowed; its fingerprints may be held back, or be wrong as often
+    as `wrong_flips` says for the version."""
 
     def __init__(self, *, boot: str, slots: int = 64, steps: int | None = None) -> None:
         """`steps` None is no bound; no token ends a member but its last."""
@@ -24,7 +27,7 @@ class Paced(FakeEngine):
         self.allow(steps or 0)
         self.may_prove = threading.Event()
         self.may_prove.set()
-        self.wrong_versions: set[int] = set()
+        self.wrong_flips: dict[int, int] = {}
         self.failing: dict[int, int] = {}
         self.large_members: set[int] = set()
         self._failed: str | None = None
@@ -54,9 +57,25 @@ class Paced(FakeEngine):
     def fingerprint(self) -> str:
         version, live = self.version, super().fingerprint()
         assert self.may_prove.wait(PATIENCE_SECONDS), "the proof was held back for too long"
-        return "other" if version in self.wrong_versions else live
+        if self.wrong_flips.get(version, 0) > 0:
+            self.wrong_flips[version] -= 1
+            return "other"
+        return live
 
     def _blown_up(self, completion: Completion) -> Completion:
         if completion.member not in self.large_members:
             return completion
         return replace(completion, routes="x" * (1 << 20))
+
+
+class Noting(FakeEngine):
+    """Notes how its work is to be sampled, by group."""
+
+    asked: ClassVar[dict[str, Sampling]] = {}
+
+    def __init__(self, model: Model, *, boot: str, swap: str = "keep") -> None:
+        super().__init__(boot=boot, vocabulary=20)
+
+    def add(self, work: Work) -> None:
+        self.asked[work.prompt.group] = work.prompt.sampling
+        super().add(work)

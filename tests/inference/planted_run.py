@@ -52,14 +52,16 @@ class Plant:
     def announce(self, version: int) -> None:
         self.bus.versions.announce(manifest(version), min_version=0)
 
-    def admit(self, count: int = 1, *, ids: tuple[int, ...] = (1, 2)) -> list[Prompt]:
+    def admit(
+        self, count: int = 1, *, ids: tuple[int, ...] = (1, 2), tokens: int = TOKENS
+    ) -> list[Prompt]:
         prompts = [
             Prompt(
                 group=f"g{seq}",
                 seq=seq,
                 ids=array("i", ids).tobytes(),
                 members=2,
-                sampling=Sampling(max_tokens=TOKENS),
+                sampling=Sampling(max_tokens=tokens),
             )
             for seq in range(self.seq, self.seq + count)
         ]
@@ -100,11 +102,19 @@ class Plant:
 class Running:
     """An inference service in a thread, under a beat of its own."""
 
-    def __init__(self, plant: Plant, instance: str = "engine", steps: int | None = None) -> None:
+    def __init__(
+        self,
+        plant: Plant,
+        instance: str = "engine",
+        *,
+        steps: int | None = None,
+        wrong: dict[int, int] | None = None,
+    ) -> None:
         self.metrics = Metrics("inference")
         self.bus = Bus.connect(plant.url, plant.run)
         self.life = Life(self.bus, "inference", instance, metrics=self.metrics)
         self.engine = Paced(boot=self.life.boot, steps=steps)
+        self.engine.wrong_flips |= wrong or {}
         self.service = Inference(
             self.bus, self.engine, NoTransport(), life=self.life, numbers=Numbers(self.metrics)
         )
@@ -121,7 +131,7 @@ class Running:
         wait_until(lambda: self.tokens_in_flight() == tokens)
 
     def tokens_in_flight(self) -> int:
-        return sum(len(row.ids) for row in self.engine._rows)
+        return sum(len(row.ids) for row in (*self.engine._rows, *self.engine._queue))
 
     def leave(self, *, may_prove: bool = True) -> None:
         """SIGTERM, and wait for the end; a proof that is held back comes too late."""

@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from engines_for_tests import Noting
+from msgspec.structs import replace
 
 from pipeline.config import load
 from pipeline.errors import ConfigError, SluiceError
+from pipeline.messages import Sampling
 from pipeline.run import Run
 from services.inference.evaluation import evaluate, kept_versions
 from services.inference.grading import Grader, KeptVersion, summary
@@ -62,6 +65,21 @@ def test_every_kept_version_is_graded_with_answers_as_scoring_shows_them(
         assert (point["prompts"], point["members"], point["errors"]) == (2, 3, 0)
         assert 0 < point["sampled"] <= 1, "it ends by its length where no end token was drawn"
     assert capfd.readouterr().out.count("held-out sampled") == 2
+
+
+def test_answers_are_sampled_as_in_training_but_for_the_greedy_one(folder: Path) -> None:
+    run_of(folder)
+    run = load(
+        folder / "run.toml",
+        [
+            *("sampling.temperature=0.7", "sampling.top_p=0.9", "sampling.top_k=7"),
+            *("sampling.min_p=0.01", "inference.engine=engines_for_tests:Noting"),
+        ],
+    )
+    Grader(run).point(KEPT)
+    own = Sampling(temperature=0.7, top_p=0.9, top_k=7, min_p=0.01, max_tokens=6)
+    assert Noting.asked["sampled-0"] == own
+    assert Noting.asked["greedy-0"] == replace(own, temperature=0.0)
 
 
 def test_a_scorer_without_a_verdict_fails_the_evaluation_by_name(folder: Path) -> None:

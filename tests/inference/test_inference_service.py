@@ -8,7 +8,6 @@ import pytest
 from engines_for_tests import Paced
 from planted_run import TOKENS, NoTransport, Plant, Running, manifest, wait_until
 
-from pipeline.errors import WeightsError
 from pipeline.ledger import Sum
 from pipeline.messages import Completion, Prompt, Span, Work
 
@@ -265,26 +264,6 @@ def test_a_version_that_cannot_be_staged_leaves_the_old_one_serving_and_is_tried
     assert plant.seen(boot).rejected == "" and running.total("staging_errors") == 2
 
 
-def test_a_wrong_fingerprint_ends_the_process_and_nothing_of_it_is_delivered(
-    plant: Plant, start: Start
-) -> None:
-    plant.admit()
-    running = start(plant, steps=5)
-    running.flown(10)
-    running.engine.wrong_versions.add(1)
-    running.engine.may_prove.clear()
-    plant.announce(1)
-    wait_until(lambda: running.engine.version == 1)
-    running.engine.allow(TOKENS)
-    wait_until(lambda: len(running.service.outbox.waiting()) == 2)
-    running.engine.may_prove.set()
-    running.join()
-    assert isinstance(running.error, WeightsError)
-    assert "version 1 is not what was announced" in str(running.error)
-    assert plant.delivered() == [] and plant.ledger() == {}
-    assert plant.seen(running.life.boot).quarantined == "version 1 flipped wrong"
-
-
 @pytest.mark.parametrize("idle", [False, True])
 def test_a_proof_that_the_server_lost_is_given_again(
     plant: Plant, start: Start, idle: bool
@@ -299,7 +278,7 @@ def test_a_proof_that_the_server_lost_is_given_again(
         wait_until(lambda: running.service.weights.serves(1))
     else:
         wait_until(lambda: running.service.weights.serves(0))
-    plant.bus._client.delete(plant.keys.prefix + "proof")
+    plant.bus._client.delete(plant.keys.proof(0), plant.keys.proof(1))
     if idle:
         plant.admit()
     running.engine.allow(TOKENS)
@@ -315,7 +294,7 @@ def test_a_member_whose_prefix_nobody_can_prove_fails_and_holds_nobody_up(
     first.leave()
     second = start(plant, "second", steps=2)
     second.flown(14)
-    plant.bus._client.hdel(plant.keys.prefix + "proof", f"{first.life.boot}|0")
+    plant.bus._client.hdel(plant.keys.proof(0), first.life.boot)
     second.engine.allow(TOKENS)
     wait_until(lambda: len(plant.letters()) == 2)
     assert all(reason.startswith(b"unproven: ") for reason in plant.letters())

@@ -1,6 +1,7 @@
 """A deterministic engine without a model: instant, torch-free, for tests of everything around it.
 
-Its tokens depend on (seed, group, member, position, version) and on nothing else.
+Its tokens depend on (seed, group, member, position, version) and on nothing else. Where some ids
+may not be drawn it claims that a few were kept, the drawn one among them.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from msgspec import Meta
 
 from pipeline.messages import Completion, Manifest, Work
 from pipeline.protocols import Flip, StepTimes, Transport
-from pipeline.run import Model
+from pipeline.run import Model, Swap
 from services.inference.engines.members import Member, members
 
 _BITS = (1 << 64) - 1
 _WORST_LOGPROB = -4.0
+_MOST_KEPT = 5
 
 
 class Row:
@@ -39,6 +41,13 @@ class Row:
         self.member.ran(version, len(self.ids) - self.closed, boot)
         self.closed = len(self.ids)
 
+    def cut_back(self, version: int, boot: str) -> int:
+        self.close_span(version, boot)
+        dropped = self.member.cut_back(version, boot)
+        self.closed -= dropped
+        del self.ids[self.closed :], self.logprobs[self.closed :]
+        return dropped
+
 
 class FakeEngine:
     """Like any engine, but nothing is computed and nothing is received."""
@@ -52,6 +61,7 @@ class FakeEngine:
         end_ids: frozenset[int] = frozenset({0}),
         max_length: int = 4096,
         planted: Mapping[int, int] | None = None,
+        swap: Swap = "keep",
     ) -> None:
         """`planted` maps a version to the one token that it emits; others draw from all."""
         self.boot = boot
@@ -64,6 +74,8 @@ class FakeEngine:
         self._group_size = slots
         self._staged: Manifest | None = None
         self._fingerprint = ""
+        self._former = (-1, "")
+        self._drains, self._draining = swap == "drain", False
 
     @property
     def busy(self) -> bool:
@@ -72,7 +84,7 @@ class FakeEngine:
     def room(self) -> int:
         """Groups of the size seen last that would start now; 0 before there is a version."""
         free = self._slots - len(self._rows) - len(self._queue)
-        return 0 if self.version < 0 else max(0, -(-free // self._group_size))
+        return 0 if self.version < 0 or self._draining else max(0, -(-free // self._group_size))
 
     def add(self, work: Work) -> None:
         """Queue the members to do. Raises Refused where the prompt can never be answered."""
@@ -89,7 +101,7 @@ class FakeEngine:
     def step(self) -> list[Completion]:
         """One token for each running member; those that finished with it."""
         started, prefill = perf_counter(), False
-        while self._queue and len(self._rows) < self._slots:
+        while self._queue and len(self._rows) < self._slots and not self._draining:
             self._rows.append(self._queue.popleft())
             prefill = True
         drawn = sum([self._draw(row) for row in self._rows])
@@ -119,15 +131,23 @@ class FakeEngine:
         return None
 
     def flip(self) -> Flip | None:
-        """Adopt the staged version."""
+        """Adopt the staged version; with `drain` only once no row is in use."""
         started = perf_counter()
-        if self._staged is None:
+        self._draining = self._drains and self._staged is not None and bool(self._rows)
+        if self._staged is None or self._draining:
             return None
         for row in self._rows:
             row.close_span(self.version, self.boot)
+        self._former = self.version, self._fingerprint
         self.version, self._fingerprint = self._staged.version, self._staged.fingerprint
         self._staged = None
         return Flip(self.version, perf_counter() - started)
+
+    def revert(self) -> int:
+        """Back to the version before the last flip, and to the tokens that there were by then."""
+        dropped = sum(row.cut_back(self.version, self.boot) for row in self._rows)
+        self.version, self._fingerprint = self._former
+        return dropped
 
     def fingerprint(self) -> str:
         """The one that the adopted manifest claims."""
@@ -142,9 +162,17 @@ class FakeEngine:
         if len(row.ids) >= row.limit:
             return False
         noise = _mix(row.key ^ _mix(len(row.ids) << 32 | self.version))
-        row.ids.append(self._planted.get(self.version, noise % self._vocabulary))
+        token = self._planted.get(self.version, noise % self._vocabulary)
+        row.ids.append(token)
         row.logprobs.append(_WORST_LOGPROB * (noise >> 40) / (1 << 24))
+        if row.member.trail:
+            row.member.trail.add(self._kept(token, 1 + noise % _MOST_KEPT).tobytes())
         return True
+
+    def _kept(self, token: int, count: int) -> array[int]:
+        """The token and those after it, ascending; none for the whole vocabulary."""
+        ids = sorted({(token + i) % self._vocabulary for i in range(count)})
+        return array("i", ids if len(ids) < self._vocabulary else [])
 
     def _finish(self, row: Row) -> Literal["stop", "length"] | None:
         if row.ids[-1] in self._end_ids:
@@ -161,13 +189,15 @@ def build(
     model: Model,
     *,
     boot: str,
-    swap: Literal["keep", "recompute"] = "keep",
+    swap: Swap = "keep",
     slots: Annotated[int, Meta(ge=1)] = 64,
     vocabulary: int = 32,
     max_length: int = 4096,
 ) -> FakeEngine:
-    """As the run's engine; it has no use for `model`, nor for `swap`, since it has no cache."""
-    return FakeEngine(boot=boot, slots=slots, vocabulary=vocabulary, max_length=max_length)
+    """As the run's engine; it has no use for `model`, and of `swap` for `drain` alone."""
+    return FakeEngine(
+        boot=boot, slots=slots, vocabulary=vocabulary, max_length=max_length, swap=swap
+    )
 
 
 def _hash(text: str) -> int:

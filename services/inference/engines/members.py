@@ -5,12 +5,14 @@ Torch-free. How tokens are made is each engine's own affair.
 
 from __future__ import annotations
 
+import math
 from array import array
 
 from msgspec.structs import replace
 
 from pipeline.errors import SluiceError
-from pipeline.messages import Completion, Finish, Prompt, Sampling, Span, Work
+from pipeline.kept import LENGTH, fits
+from pipeline.messages import Completion, Finish, Kept, Prompt, Sampling, Span, Work
 
 
 class Refused(SluiceError):
@@ -21,16 +23,46 @@ class Refused(SluiceError):
         self.reason = reason
 
 
-class Member:
-    """One member of a group inside an engine. Its tokens are the engine's to keep."""
+class Trail:
+    """The kept sets of a member, token by token: counts and ids, int32."""
 
-    __slots__ = ("number", "prefix", "prompt", "spans")
+    __slots__ = ("counts", "ids")
+
+    def __init__(self, kept: Kept | None) -> None:
+        self.counts = bytearray(kept.counts if kept else b"")
+        self.ids = bytearray(kept.ids if kept else b"")
+
+    def add(self, ids: bytes) -> None:
+        """One token's set, ascending; empty for the whole vocabulary."""
+        self.counts += (len(ids) // 4).to_bytes(4, "little")
+        self.ids += ids
+
+    def cut(self, tokens: int) -> None:
+        """Forget the sets of the last tokens, one at least."""
+        ids = sum(array("i", self.counts[-4 * tokens :]))
+        del self.counts[-4 * tokens :]
+        del self.ids[len(self.ids) - 4 * ids :]
+
+    def kept(self) -> Kept:
+        """As the wire has it."""
+        return Kept(counts=bytes(self.counts), ids=bytes(self.ids))
+
+
+class Member:
+    """One member of a group inside an engine. Its tokens are the engine's to keep.
+
+    `trail` is None where it draws from the whole vocabulary, and nothing is recorded.
+    """
+
+    __slots__ = ("number", "prefix", "prompt", "spans", "trail")
 
     def __init__(self, prompt: Prompt, number: int, prefix: Completion | None) -> None:
         self.prompt = prompt
         self.number = number
         self.prefix = prefix
         self.spans: list[Span] = list(prefix.spans) if prefix else []
+        kept = prefix.kept if prefix else None
+        self.trail = Trail(kept) if prompt.sampling.truncates else None
 
     @property
     def length(self) -> int:
@@ -49,6 +81,15 @@ class Member:
             tokens += self.spans.pop().tokens
         self.spans.append(Span(version, tokens, boot))
 
+    def cut_back(self, version: int, boot: str) -> int:
+        """Forget the tokens at the end that this version sampled on this boot; how many."""
+        if not self.spans or (self.spans[-1].version, self.spans[-1].boot) != (version, boot):
+            return 0
+        tokens = self.spans.pop().tokens
+        if self.trail:
+            self.trail.cut(tokens)
+        return tokens
+
     def completion(
         self, ids: bytes, logprobs: bytes, *, engine: str, finish: Finish | None
     ) -> Completion:
@@ -63,6 +104,7 @@ class Member:
             spans=tuple(self.spans),
             engine=engine,
             finish=finish,
+            kept=self.trail.kept() if self.trail else base.kept,
         )
 
 
@@ -74,6 +116,9 @@ def members(work: Work, *, max_length: int, vocabulary: int) -> list[Member]:
     """
     prompt = work.prompt
     tokens = len(prompt.ids) // 4
+    if prompt.error:
+        reason, _, detail = prompt.error.partition(": ")
+        raise Refused(reason, detail)
     if tokens == 0:
         raise Refused("prompt_empty", f"group {prompt.group} has no prompt tokens")
     if tokens >= max_length:
@@ -85,7 +130,7 @@ def members(work: Work, *, max_length: int, vocabulary: int) -> list[Member]:
     _check_ids(prompt.group, prompt.ids, vocabulary)
     _check_sampling(prompt.group, prompt.sampling)
     for prefix in work.prefixes.values():
-        _check_prefix(prefix, vocabulary)
+        _check_prefix(prefix, vocabulary, prompt.sampling)
     return [Member(prompt, number, work.prefixes.get(number)) for number in work.todo]
 
 
@@ -98,7 +143,7 @@ def _check_ids(group: str, raw: bytes, vocabulary: int) -> None:
         )
 
 
-def _check_prefix(prefix: Completion, vocabulary: int) -> None:
+def _check_prefix(prefix: Completion, vocabulary: int, sampling: Sampling) -> None:
     _check_ids(prefix.group, prefix.ids, vocabulary)
     counts = (prefix.tokens, len(prefix.logprobs) // 4, sum(s.tokens for s in prefix.spans))
     if len(set(counts)) > 1:
@@ -107,14 +152,22 @@ def _check_prefix(prefix: Completion, vocabulary: int) -> None:
             f"the prefix of group {prefix.group} member {prefix.member} has {counts[0]} ids,"
             f" {counts[1]} log-probs, and spans of {counts[2]} tokens",
         )
+    known = Kept(counts=b"", ids=b"") if prefix.kept is None else prefix.kept
+    if sampling.truncates and not fits(known, prefix.tokens):
+        raise Refused(
+            LENGTH,
+            f"the prefix of group {prefix.group} member {prefix.member} does not say from which"
+            " ids each of its tokens was drawn",
+        )
 
 
 def _check_sampling(group: str, sampling: Sampling) -> None:
-    if (sampling.top_p, sampling.top_k, sampling.min_p) != (1.0, 0, 0.0):
-        raise Refused(
-            "sampling_unsupported",
-            f"group {group} asks for top_p, top_k or min_p; this engine samples from the whole"
-            " distribution",
-        )
-    if sampling.max_tokens < 1:
-        raise Refused("sampling_unsupported", f"group {group} has max_tokens {sampling.max_tokens}")
+    """RUN.toml has these bounds; what came over the wire may not."""
+    if not (
+        0 <= sampling.temperature < math.inf
+        and 0 < sampling.top_p <= 1
+        and sampling.top_k >= 0
+        and 0 <= sampling.min_p < 1
+        and sampling.max_tokens >= 1
+    ):
+        raise Refused("sampling_unsupported", f"group {group} asks for {sampling}")

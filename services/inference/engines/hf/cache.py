@@ -17,12 +17,11 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 class Pass:
     """Where the keys and values of the current forward pass go; all layers share one.
 
-    Prefill: context `source[i]` of the batch is written from position 0 of row `rows[i]`.
+    Prefill: context i of the batch is written from position 0 of row `rows[i]`.
     Decode: one token a row, at `positions[i]` of row i; the pass attends to `length` positions.
     """
 
     rows: Tensor
-    source: Tensor | None = None
     positions: Tensor | None = None
     length: int = 0
 
@@ -50,10 +49,10 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         now = self._cache.now
-        if now.source is not None:
+        if now.positions is None:
             width = key_states.shape[2]
-            self.keys[now.rows, :, :width] = key_states[now.source]
-            self.values[now.rows, :, :width] = value_states[now.source]
+            self.keys[now.rows, :, :width] = key_states
+            self.values[now.rows, :, :width] = value_states
             return key_states, value_states
         self.keys[now.rows, :, now.positions] = key_states[:, :, 0]
         self.values[now.rows, :, now.positions] = value_states[:, :, 0]
@@ -61,7 +60,7 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         return self.keys[:count, :, : now.length], self.values[:count, :, : now.length]
 
     def move(self, source: Tensor, target: Tensor, length: int) -> None:
-        """Copy whole rows, as far as they are used."""
+        """Copy the beginnings of rows; one source serves any number of targets."""
         if self.is_initialized:
             self.keys[target, :, :length] = self.keys[source, :, :length]
             self.values[target, :, :length] = self.values[source, :, :length]
@@ -98,7 +97,7 @@ class SlotCache(Cache):
         super().__init__(layers=[*self._slot_layers])
 
     def move(self, source: Tensor, target: Tensor, length: int) -> None:
-        """Rows `source` take the places of rows `target`, up to `length` positions."""
+        """Rows `target` become like rows `source`, or like the only one, up to `length`."""
         for layer in self._slot_layers:
             layer.move(source, target, length)
 

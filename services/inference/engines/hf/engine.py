@@ -6,9 +6,10 @@ values in `cache`, the weights in `flip`.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from time import perf_counter
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -20,15 +21,16 @@ from pipeline.messages import Completion, Finish, Manifest, Work
 from pipeline.model.load import load_model
 from pipeline.model.tokens import end_ids
 from pipeline.protocols import Flip, StepTimes, Transport
-from pipeline.run import Model
+from pipeline.run import MaxAge, Model, Swap
 from services.inference.engines.hf.flip import LiveWeights
-from services.inference.engines.hf.passes import Context, Passes
+from services.inference.engines.hf.passes import Context, Copy, Passes
 from services.inference.engines.hf.rows import Ints, Rows
 from services.inference.engines.members import Member, members
 
-Swap = Literal["keep", "recompute"]
-
 _CAPACITY = 128
+# A multiple of what vector instructions take at once: remainders, and rows that begin in between,
+# are computed otherwise.
+_EVEN = 32
 
 
 class HfEngine:
@@ -47,26 +49,34 @@ class HfEngine:
         swap: Swap = "keep",
         slots: int = 64,
         max_length: int | None = None,
+        fixed_shapes: bool = False,
     ) -> None:
         """`model` is taken over: its parameters are replaced at a flip.
 
         `slots` is the number of members in flight; `max_length` bounds prompt and completion
-        together, in tokens, below the model's own context. Raises ConfigError for a model that
-        this engine cannot run.
+        together, in tokens, below the model's own context. With `fixed_shapes` a member's tokens
+        and log-probs depend on its prompt, the weights and its noise alone, to the last bit; each
+        step then costs as much as one with all slots full and as long as `max_length`. Raises
+        ConfigError for a model that this engine cannot run.
         """
         self.boot = boot
         self.last_step = StepTimes(perf_counter(), 0.0, False, 0)
         config = model.train(False).config.get_text_config()
-        self._slots, self._swap, self._vocabulary = slots, swap, int(config.vocab_size)
+        self._slots, self._vocabulary = slots, int(config.vocab_size)
+        self._max_age, self._drains, self._draining = _max_age(swap), swap == "drain", False
         self._max_length = _context(config.max_position_embeddings, max_length)
-        capacity = min(_CAPACITY, self._max_length)
-        self._passes = Passes(model, slots=slots, capacity=capacity)
+        self._fixed = fixed_shapes
+        lanes, capacity = slots, min(_CAPACITY, self._max_length)
+        if fixed_shapes:
+            lanes, capacity = _even(slots), _even(self._max_length)
+            for parameter in model.parameters():
+                parameter.data = parameter.data.clone()  # where a staged version lies as well
+        self._passes = Passes(model, slots=lanes, capacity=capacity, fixed=fixed_shapes)
         ends = np.isin(np.arange(self._vocabulary), [*end_ids])
-        self._rows = Rows(slots, capacity, ends=ends)
+        self._rows = Rows(lanes, capacity, ends=ends)
         self._weights = LiveWeights(model)
         self._queue: deque[Member] = deque()
         self._group_size = slots
-        self._outdated = False
 
     @property
     def version(self) -> int:
@@ -79,7 +89,7 @@ class HfEngine:
     def room(self) -> int:
         """Groups of the size seen last that would start now; 0 before there is a version."""
         free = self._slots - self._rows.count - len(self._queue)
-        return 0 if self.version < 0 else max(0, -(-free // self._group_size))
+        return 0 if self.version < 0 or self._draining else max(0, -(-free // self._group_size))
 
     def add(self, work: Work) -> None:
         """Queue the members to do. Raises Refused where the prompt can never be answered."""
@@ -99,14 +109,16 @@ class HfEngine:
         """Contexts of who is new first, then one decode pass and one draw; who finished in it."""
         started = perf_counter()
         outdated = self._renew()
-        fresh, done = self._admit()
+        fresh, copies, done = self._admit()
         self._passes.prefill(contexts := [c for c in (*outdated, *fresh) if len(c.ids)])
-        if rows := self._rows.count:
+        self._passes.copy(copies)
+        drawn = self._rows.num_drawing
+        if self._rows.count:
             finished = self._rows.append(*self._passes.decode(self._rows))
             done += [self._rows.finish(row, self.version, self.boot) for row in finished.tolist()]
             self._remove(finished)
         ended = perf_counter()
-        self.last_step = StepTimes(ended, ended - started, bool(contexts), rows)
+        self.last_step = StepTimes(ended, ended - started, bool(contexts), drawn)
         return done
 
     def prefixes(self) -> list[Completion]:
@@ -134,14 +146,25 @@ class HfEngine:
         return self._weights.error()
 
     def flip(self) -> Flip | None:
-        """Adopt the staged version, if it is whole; the pause is what it costs the loop."""
+        """Adopt the staged version, if it is whole; the pause is what it costs the loop.
+
+        With `drain` only once no row is in use; until then none is filled.
+        """
         started, before = perf_counter(), self.version
-        changed = self._weights.swap()
+        self._draining = self._drains and self._rows.count > 0 and self._weights.is_staged
+        changed = None if self._draining else self._weights.swap()
         if changed is None:
             return None
         self._rows.close_spans(before, self.boot)
-        self._outdated |= changed and self._swap == "recompute"
+        if not changed:
+            self._rows.rename(before, self.version)
         return Flip(self.version, perf_counter() - started)
+
+    def revert(self) -> int:
+        """Back to the weights before the last flip; every row is prefilled again."""
+        wrong = self.version
+        self._weights.revert()
+        return self._rows.cut_back(wrong, self.boot)
 
     def fingerprint(self) -> str:
         """Of the live parameters; from any thread."""
@@ -151,34 +174,54 @@ class HfEngine:
         """Forget all work."""
         self.park()
 
-    def _admit(self) -> tuple[list[Context], list[Completion]]:
-        """Give waiting members a slot: contexts to prefill, and those with no token to come."""
+    def _admit(self) -> tuple[list[Context], list[Copy], list[Completion]]:
+        """Give waiting members a slot: contexts to prefill, prompts that a sibling's row has, and
+        members with no token to come.
+        """
         contexts: list[Context] = []
+        copies: list[Copy] = []
         spent: list[Completion] = []
-        shared: dict[str, Context] = {}
-        while self._queue and self._rows.count < self._slots:
+        slots = 0 if self._draining else self._slots
+        holders = self._holders() if self._queue and self._rows.count < slots else {}
+        while self._queue and self._rows.count < slots:
             member = self._queue.popleft()
             if member.length >= (longest := member.limit(self._max_length)):
                 spent.append(self._handed_in(member, "length"))
                 continue
             self._reserve(longest)
             row = self._rows.add(member, self._max_length)
-            group = member.prompt.group
-            if member.prefix is None and group in shared:
-                shared[group].rows.append(row)
-                continue
-            contexts.append(self._context(row))
-            if member.prefix is None:
-                shared[group] = contexts[-1]
-        return contexts, spent
+            holder = holders.setdefault(member.prompt.group, row)
+            if self._fixed:
+                self._rows.rewind(row)
+            if holder == row or (member.prefix and not self._fixed):
+                contexts.append(self._context(row))
+            else:
+                copies.append(self._copy(holder, row))
+        return contexts, copies, spent
+
+    def _holders(self) -> dict[str, int]:
+        """By group, a row whose keys of the prompt are of the weights that run now.
+
+        Never older ones, whatever becomes of sequences in flight at a flip: a member starts as on
+        an engine that knew no other version.
+        """
+        current = self._rows.prompt_version[: self._rows.count] == self.version
+        members = self._rows.members
+        return {members[row].prompt.group: row for row in np.flatnonzero(current).tolist()}
 
     def _renew(self) -> list[Context]:
-        """The rows whose keys are of weights that were flipped away, if they are not kept."""
-        outdated, self._outdated = self._outdated, False
-        return [self._context(row) for row in range(self._rows.count)] if outdated else []
+        """The rows whose keys are of weights too long gone, or of none at all."""
+        return [self._context(row) for row in self._rows.older_than(self.version - self._max_age)]
 
     def _context(self, row: int) -> Context:
-        return Context(self._rows.ids[row, : self._rows.length[row] - 1], [row])
+        self._rows.prompt_version[row] = self.version
+        if self._fixed:
+            self._rows.rewind(row)
+        return Context(self._rows.ids[row, : self._rows.length[row] - 1], row)
+
+    def _copy(self, holder: int, row: int) -> Copy:
+        self._rows.prompt_version[row] = self.version
+        return Copy(holder, row, int(self._rows.length[row]) - 1)
 
     def _handed_in(self, member: Member, finish: Finish | None) -> Completion:
         """The prefix that a member came with, unchanged but for who holds it now."""
@@ -199,6 +242,17 @@ class HfEngine:
             self._passes.move(source, target, int(self._rows.length[target].max()))
 
 
+def _even(number: int) -> int:
+    return -(-number // _EVEN) * _EVEN
+
+
+def _max_age(swap: Swap) -> float:
+    """How many versions old the oldest key of a row may grow."""
+    if isinstance(swap, MaxAge):
+        return swap.max_age
+    return 0 if swap == "recompute" else math.inf
+
+
 def _context(own: int, asked: int | None) -> int:
     if asked is not None and not 1 < asked <= own:
         raise ConfigError(
@@ -217,6 +271,7 @@ def build(
     swap: Swap = "keep",
     slots: Annotated[int, Meta(ge=1)] = 64,
     max_length: Annotated[int, Meta(ge=2)] | None = None,
+    fixed_shapes: bool = False,
     device: str = "cpu",
 ) -> HfEngine:
     """The engine over a run's model; raises ConfigError where that cannot be loaded."""
@@ -228,4 +283,5 @@ def build(
         swap=swap,
         slots=slots,
         max_length=max_length,
+        fixed_shapes=fixed_shapes,
     )

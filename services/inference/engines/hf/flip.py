@@ -7,13 +7,23 @@ the engine's.
 from __future__ import annotations
 
 import threading
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
+from pipeline.errors import WeightsError
 from pipeline.messages import Manifest
 from pipeline.model.fingerprint import fingerprint, named_parameters
 from pipeline.protocols import Transport
 from pipeline.weights.staging import Staging
+
+
+class Former(NamedTuple):
+    """What was live before the last flip, kept until the next version is received."""
+
+    version: int
+    fingerprint: str
+    tensors: dict[str, Tensor]
 
 
 class LiveWeights:
@@ -21,6 +31,7 @@ class LiveWeights:
 
     def __init__(self, model: nn.Module) -> None:
         self.version = -1
+        self._former: Former | None = None
         self._parameters: dict[str, Tensor] = dict(named_parameters(model))
         self._staging = Staging(
             {name: (p.dtype, tuple(p.shape)) for name, p in self._parameters.items()},
@@ -35,6 +46,7 @@ class LiveWeights:
         """Receive in the background; the very weights that are live need not travel."""
         if manifest.version <= self.version:
             return
+        self._former = None
         if manifest.fingerprint == self._live:
             self._same = manifest
         else:
@@ -45,24 +57,34 @@ class LiveWeights:
         """Why the last staging failed, once."""
         return self._staging.error()
 
+    @property
+    def is_staged(self) -> bool:
+        """Whether other weights than the live ones could be adopted."""
+        return not self._same and self._staging.ready > self.version
+
     def swap(self) -> bool | None:
         """Adopt what is staged: whether the weights changed, or None where nothing is staged.
 
         Pointers only, and every tensor was verified before: nothing in here can fail half-way.
         """
         if self._same:
-            self._adopt(self._same.version, self._same.fingerprint)
+            self._adopt(self._same.version, self._same.fingerprint, former={})
             return False
         staged = self._staging.take()
         if staged is None or staged.version <= self.version:
             return None
-        pairs = [(self._parameters[name], tensor) for name, tensor in staged.tensors.items()]
-        assert len(pairs) == len(self._parameters), "a staged version is whole"
-        with self._lock:
-            for parameter, tensor in pairs:
-                parameter.data = tensor
-        self._adopt(staged.version, self._fingerprints[staged.version])
+        assert staged.tensors.keys() == self._parameters.keys(), "a staged version is whole"
+        former = self._replace(staged.tensors)
+        self._adopt(staged.version, self._fingerprints[staged.version], former)
         return True
+
+    def revert(self) -> None:
+        """Back to what was live before the last flip; raises WeightsError where that is gone."""
+        former, self._former = self._former, None
+        if former is None:
+            raise WeightsError(f"version {self.version} is wrong, and the former weights are gone")
+        self._replace(former.tensors)
+        self.version, self._live = former.version, former.fingerprint
 
     def fingerprint(self) -> str:
         """Of the live parameters, from any thread.
@@ -74,6 +96,15 @@ class LiveWeights:
             seen = [(name, parameter.data) for name, parameter in self._parameters.items()]
         return fingerprint(seen)
 
-    def _adopt(self, version: int, live: str) -> None:
+    def _replace(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Point the parameters of these names to these tensors; those they pointed to."""
+        with self._lock:
+            former = {name: self._parameters[name].data for name in tensors}
+            for name, tensor in tensors.items():
+                self._parameters[name].data = tensor
+        return former
+
+    def _adopt(self, version: int, live: str, former: dict[str, Tensor]) -> None:
+        self._former = Former(self.version, self._live, former)
         self.version, self._live, self._same = version, live, None
         self._fingerprints = {v: f for v, f in self._fingerprints.items() if v > version}
