@@ -41,8 +41,8 @@ class Model(Section, frozen=True, kw_only=True):
     path: str
     """A folder in Hugging Face format, or a name that transformers can load."""
     template: str = ""
-    """A jinja file or `own` (the tokenizer's) for all prompts. Empty: `own` for chats, and texts stay
-    as they are."""
+    """A jinja file or `own` (the tokenizer's) for all prompts. Empty: `own` for chats, and texts
+    stay as they are."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the parameters, in the engine and on the way there."""
 

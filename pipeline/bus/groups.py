@@ -97,9 +97,13 @@ class Groups:
         reply: bytes = self._leading.act("commit", epoch, batch, int(changed), *sums)
         return reply.decode()
 
-    def expire(self, boot: str) -> int:
-        """End groups whose deadline has passed; how many. Raises Gone."""
-        ended = int(self._scripts.call("expire", boot))
+    def expire(self, boot: str, *, batch: int | None = None) -> int:
+        """End groups whose deadline has passed; how many. Raises Gone.
+
+        `batch` is the trainer's own count of commits: where the run's differs none is ended, since
+        the server was put back to an older state, and has to hear first what was trained.
+        """
+        ended = int(self._scripts.call("expire", boot, "" if batch is None else batch))
         if ended < 0:
             raise Gone(f"boot {boot} was declared dead: start under a new boot")
         return ended

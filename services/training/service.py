@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from functools import partial
 
 from pipeline import plugins
 from pipeline.bus.bus import Bus
-from pipeline.errors import Fenced, Gone
+from pipeline.errors import Gone
 from pipeline.life import Life
 from pipeline.metrics import Metrics
 from pipeline.model.load import DTYPES
@@ -121,19 +120,14 @@ class Training:
         number, changed, fates = self.committed + 1, step.result.finite, step.batch.fates
         with self.clock("other"):
             self.claimed.check()
-            known = self.is_heard(
-                lambda: (
-                    self.bus.groups.commit(self.epoch, batch=number, changed=changed, fates=fates)
-                    != "behind"
-                )
-            )
+            reply = self.bus.groups.commit(self.epoch, batch=number, changed=changed, fates=fates)
             self.committed = number
             self.pool.forget(fates)
             if changed:
                 self.version += 1
                 self.optimizer_step += 1
                 self.pool.made(self.version, self.optimizer_step)
-            if not known:
+            if reply == "behind":  # the server was put back since the last look
                 self.tell_again()
 
     def announce(self) -> None:
@@ -176,7 +170,7 @@ class Training:
             self.life.progress("older groups to be done" if held else "groups")
             if time.monotonic() >= self.expire_at:
                 self.expire_at = time.monotonic() + EXPIRE_SECONDS
-                self.bus.groups.expire(self.life.boot)
+                self.bus.groups.expire(self.life.boot, batch=self.committed)
                 if ending := hopeless(self.bus.snapshot().beats):
                     self.finish(ending)
         except Gone:
@@ -184,29 +178,18 @@ class Training:
 
     def look(self) -> bool:
         """What is ready now; False where the server was put back, and had to be told again."""
-        if self.is_heard(lambda: self.pool.look(self.committed)):
+        if self.pool.look(self.committed):
             return True
         self.tell_again()
         return False
 
-    def is_heard(self, act: Callable[[], bool]) -> bool:
-        """Whether the server knows of all that came before this act; raises Fenced by another."""
-        try:
-            return act()
-        except Fenced:
-            if self.bus.state().epoch >= self.epoch:
-                raise
-            return False
-
     def tell_again(self) -> None:
-        """The server was put back to an older state: lead again, and say what it has lost.
+        """The server was put back to an older state: say what it has lost.
 
         Commits before announcements: a version may only be known once its step is.
         """
         state = self.bus.state()
         log.warning("the server knows %d of %d batches: telling it", state.batch, self.committed)
-        if state.epoch < self.epoch:
-            self.bus.groups.lead(self.epoch, self.life.boot)
         for batch, changed, fates in self.records.outcomes(state.batch, self.optimizer_step):
             self.bus.groups.commit(self.epoch, batch=batch, changed=changed, fates=fates)
         self.publisher.announce_again()

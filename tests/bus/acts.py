@@ -49,6 +49,7 @@ class Acts:
         per_step: int = 2,
         lag_max: int = 2,
         members: int = 2,
+        enough: int | None = None,
     ) -> None:
         self.bus, self.client, self.keys, self.members = bus, client, Keys(run), members
         bus.open(
@@ -57,6 +58,7 @@ class Acts:
             per_step=per_step,
             lag_max=lag_max,
             members=members,
+            enough=enough,
         )
         bus.beat(Beat(service="training", instance="training-0", boot=TRAINER))
         bus.groups.lead(1, TRAINER)

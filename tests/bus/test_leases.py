@@ -40,6 +40,15 @@ def test_a_buried_engine_is_taken_over_at_once_even_by_a_young_one(acts: Acts) -
     assert len(acts.take(heir)) == 1
 
 
+def test_every_boot_of_a_buried_instance_is_dead(acts: Acts) -> None:
+    boots = [acts.engine("d:1"), acts.engine("d:2"), acts.engine("dd:1")]
+    assert acts.bus.bury("d") == 2
+    for boot in boots[:2]:
+        with pytest.raises(Gone):
+            acts.take(boot)
+    assert acts.take(boots[2]) == []
+
+
 def test_a_young_reaper_takes_nothing_from_the_merely_silent(acts: Acts) -> None:
     dead, young = acts.engine("d:1"), acts.engine("y:1")
     acts.admit(1)

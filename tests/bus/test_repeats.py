@@ -13,7 +13,7 @@ from pipeline.ledger import Sum
 from pipeline.messages import Score, Span
 
 
-def _world(acts: Acts) -> dict[bytes, Any]:
+def world(acts: Acts) -> dict[bytes, Any]:
     """All that the server holds of the run, but for beats and who holds what."""
     world: dict[bytes, Any] = {}
     for key in acts.client.scan_iter(acts.keys.prefix + "*"):
@@ -28,7 +28,7 @@ def _world(acts: Acts) -> dict[bytes, Any]:
     return world
 
 
-def _prepared(start: Callable[..., Acts]) -> tuple[Acts, dict[str, Any]]:
+def prepared(start: Callable[..., Acts]) -> tuple[Acts, dict[str, Any]]:
     acts = start(window=16, per_step=16)
     done = acts.make_ready(2, engine="e:1", scorer="s:1")
     acts.admit(4)
@@ -77,14 +77,14 @@ ACTS: dict[str, tuple[Callable[[Acts, dict[str, Any]], Any], Any, Any]] = {
 @pytest.mark.parametrize("name", ACTS)
 def test_a_repeat_changes_nothing(start: Callable[..., Acts], name: str) -> None:
     act, first, again = ACTS[name]
-    acts, stage = _prepared(start)
-    before = _world(acts)
+    acts, stage = prepared(start)
+    before = world(acts)
     assert act(acts, stage) == first
-    after = _world(acts)
+    after = world(acts)
     assert name in ("bury", "give back", "confirm", "quarantine") or after != before
     for _ in range(2):
         assert act(acts, stage) == again
-        assert _world(acts) == after
+        assert world(acts) == after
 
 
 def test_a_repeated_expiry_ends_nothing_more(acts: Acts) -> None:
@@ -93,8 +93,8 @@ def test_a_repeated_expiry_ends_nothing_more(acts: Acts) -> None:
     acts.deliver(engine, acts.take(engine)[0], 0)
     acts.overdue("g0"), acts.wake(TRAINER, 60)
     assert acts.bus.groups.expire(TRAINER) == 1
-    after = _world(acts)
-    assert acts.bus.groups.expire(TRAINER) == 0 and _world(acts) == after
+    after = world(acts)
+    assert acts.bus.groups.expire(TRAINER) == 0 and world(acts) == after
 
 
 def test_a_save_that_is_sent_again_is_told_the_same(acts: Acts) -> None:
@@ -119,9 +119,9 @@ def test_an_older_save_that_comes_again_changes_nothing(acts: Acts) -> None:
     [lease] = acts.take(engine)
     for tokens in (3, 8):
         acts.bus.prompts.save(engine, lease, prefix("g0", 0, Span(0, tokens, engine)))
-    after = _world(acts)
+    after = world(acts)
     assert acts.bus.prompts.save(engine, lease, prefix("g0", 0, Span(0, 3, engine))) == "ok"
-    assert _world(acts) == after
+    assert world(acts) == after
 
 
 def test_a_score_that_comes_after_an_error_changes_nothing(acts: Acts) -> None:
@@ -130,9 +130,9 @@ def test_a_score_that_comes_after_an_error_changes_nothing(acts: Acts) -> None:
     acts.deliver_all(engine, acts.take(engine))
     first, _ = acts.draw(scorer)
     acts.score(scorer, [first], error="why")
-    after = _world(acts)
+    after = world(acts)
     assert acts.bus.completions.score(scorer, [(first, Score(reward=1.0))]) == ["dup"]
-    assert _world(acts) == after
+    assert world(acts) == after
 
 
 def test_the_reply_to_a_delivery_stands_even_after_its_group_was_closed(acts: Acts) -> None:

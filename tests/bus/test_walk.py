@@ -216,8 +216,8 @@ class Walk:
         keys, client = self.acts.keys, self.acts.client
         places: Counter[str] = Counter()
         held: Counter[str] = Counter()
-        for stream in (keys.prompts, keys.groups):
-            places.update(fields[b"g"].decode() for _, fields in client.xrange(stream))
+        places.update(fields[b"g"].decode() for _, fields in client.xrange(keys.prompts))
+        places.update(group.decode() for group in client.zrange(keys.groups, 0, -1))
         for group in (g.decode() for g in client.zrange(keys.live, 0, -1)):
             fields = client.hgetall(keys.group(group))
             assert fields[b"state"] in (b"open", b"ready"), group
@@ -232,7 +232,7 @@ def _sum(group: Group) -> Sum:
     return Sum(len(group.members), sum(m.completion.tokens for m in group.members.values()))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_no_order_of_acts_loses_a_token_or_commits_a_member_twice(
     start: Callable[..., Acts], seed: int
 ) -> None:

@@ -112,9 +112,28 @@ end
 
 -- Booked for deliveries that the server lost: where they come again they are not booked twice.
 local function owe(gid, members, tokens)
-  if members > 0 then
+  if members > 0 or tokens > 0 then
     redis.call('HSET', hash_of(gid), 'owed', members, 'owed_tokens', tokens)
   end
+end
+
+-- A trainer that names more than a ready group holds trained it before the server was put back; what
+-- its second release booked (fields z:FATE:members, z:FATE:tokens) never was. Replies how much.
+local function take_back(found)
+  local back = { members = 0, tokens = 0 }
+  for name, value in pairs(found) do
+    local fate, what = string.match(name, '^z:(.+):(%a+)$')
+    if fate then
+      redis.call('HINCRBY', P .. 'led', fate .. '|' .. what, -tonumber(value))
+      back[what] = back[what] + tonumber(value)
+    end
+  end
+  return back.members, back.tokens
+end
+
+local function is_more(sums, members, tokens)
+  for _, s in ipairs(sums) do members, tokens = members - s.members, tokens - s.tokens end
+  return members < 0 or tokens < 0
 end
 
 local function book_group(gid, found, fate, sums)
@@ -123,6 +142,10 @@ local function book_group(gid, found, fate, sums)
     if not sums then book_member(found, m, fate) end
     local delivered, held = holding(found, m)
     members, tokens = members + delivered, tokens + held
+  end
+  if sums and is_more(sums, members, tokens) then
+    local more_members, more_tokens = take_back(found)
+    members, tokens = members + more_members, tokens + more_tokens
   end
   if sums then owe(gid, book_sums(members, tokens, sums)) end
 end
@@ -152,6 +175,13 @@ local function close(gid, fate, sums)
   redis.call('EXPIRE', hash_of(gid), TOMBSTONE_SECONDS)
 end
 
+local function note_spent(gid, found, m)
+  local members, tokens = holding(found, m)
+  local field = 'z:' .. (found['x:' .. m] or 'cut')
+  if members > 0 then redis.call('HINCRBY', hash_of(gid), field .. ':members', members) end
+  if tokens > 0 then redis.call('HINCRBY', hash_of(gid), field .. ':tokens', tokens) end
+end
+
 -- Ready groups lie in the order in which they are trained: by start step, then by admission.
 local function shelve(gid, start, seq)
   redis.call('ZADD', P .. 'groups', string.format('%.0f', start * 2 ^ 32 + seq), gid)
@@ -169,6 +199,7 @@ local function release(gid)
   for m = 0, found.n - 1 do
     if found['m:' .. m] ~= 'scored' then
       book_member(found, m, 'cut')
+      note_spent(gid, found, m)
       settle_completion(gid, m)
       forget_chunks(gid, m)
       forget(gid, { 'c:' .. m, 'u:' .. m })

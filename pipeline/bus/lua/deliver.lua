@@ -13,12 +13,13 @@ local tokens, made = count_tokens(spans)
 -- Nobody can use it: only what this boot itself made is booked, and spent.
 local function spend(fate)
   local members, new = 1, unbooked(gid, m, boot, made[boot] or 0)
-  if group_number(gid, 'owed') > 0 then
-    local known = math.min(new, group_number(gid, 'owed_tokens'))
+  local owed, known = group_number(gid, 'owed'), math.min(new, group_number(gid, 'owed_tokens'))
+  if owed > 0 then
     redis.call('HINCRBY', g, 'owed', -1)
-    redis.call('HINCRBY', g, 'owed_tokens', -known)
-    members, new = 0, new - known
+    members = 0
   end
+  if known > 0 then redis.call('HINCRBY', g, 'owed_tokens', -known) end
+  new = new - known
   redis.call('HSET', g, mark, fate)
   book('generated', members, new)
   book(fate, members, new)
