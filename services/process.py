@@ -17,6 +17,8 @@ from pipeline.serve import Http, needs
 
 log = logging.getLogger(__name__)
 
+IMPORT_SECONDS = 300.0
+
 EXTRAS = {"prompting": "text", "inference": "model", "scoring": "text", "training": "model"}
 
 
@@ -81,5 +83,6 @@ def _assist(run: Run) -> None:
 
 def _build(service: str, run: Run, bus: Bus, *, life: Life, metrics: Metrics) -> Any:
     with needs(EXTRAS[service], what=f"sluice {service}"):
-        module = import_module(f"services.{service}.service")
+        with life.long("its libraries", IMPORT_SECONDS):  # torch from a cold disk, for one
+            module = import_module(f"services.{service}.service")
         return module.build(run, bus, life=life, metrics=metrics)

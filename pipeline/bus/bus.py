@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import redis
 from msgspec import Struct
@@ -146,6 +147,11 @@ class Bus:
     def awake(self) -> dict[str, str]:
         """Boots that beat within the last lease, and the instances that they are."""
         return read_awake(self._scripts)
+
+    def server(self) -> dict[str, Any]:
+        """What the server says of itself: its version, its process id on its own machine."""
+        about: dict[str, Any] = self._scripts.read(("INFO", "server"))[0]
+        return about
 
     def is_open(self) -> bool:
         """Whether there is such a run, and its removal was not begun."""

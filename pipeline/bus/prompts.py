@@ -51,10 +51,6 @@ class Prompts:
         leases = [self._lease(boot, row) for row in rows]
         return Taken(cast(Any, unless_gone(status, boot)), [lease for lease in leases if lease])
 
-    def save(self, boot: str, lease: Lease[Work], prefix: Completion) -> str:
-        """One of `save_all`."""
-        return self.save_all(boot, [(lease, prefix)])[0]
-
     def save_all(self, boot: str, prefixes: Sequence[tuple[Lease[Work], Completion]]) -> list[str]:
         """Keep members' prefixes (all their tokens so far) for whoever has to resume them.
 

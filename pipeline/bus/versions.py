@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal, cast
+
 from pipeline.bus.leading import Leading
 from pipeline.bus.leases import unless_gone
 from pipeline.bus.scripts import Scripts
@@ -9,6 +11,7 @@ from pipeline.codec import decode, encode
 from pipeline.errors import SluiceError
 from pipeline.messages import Manifest
 
+Confirmation = Literal["ok", "wrong", "forgotten"]
 _REFUSALS = {
     "taken": "another set of weights was announced under this number",
     "old": "a version only grows, beyond every one that was announced",
@@ -54,15 +57,17 @@ class Versions:
         (payload,) = scripts.read(("HGET", scripts.keys.versions, "manifest"))
         return decode(Manifest, payload) if payload else None
 
-    def confirm(self, boot: str, version: int, fingerprint: str) -> bool:
-        """Whether the fingerprint is that of the announced version; then its tokens may flow.
+    def confirm(self, boot: str, version: int, fingerprint: str) -> Confirmation:
+        """Compare the fingerprint with the announced one.
 
+        "ok": they are equal, and the version's tokens may flow; "wrong": they are not; "forgotten":
+        the version is not announced any more, after a rollback for one, and will not be again.
         Raises Gone, and SluiceError for a version above the newest.
         """
         reply = unless_gone(self._scripts.call("confirm", boot, version, fingerprint), boot)
         if reply == "unknown":
             raise SluiceError(f"version {version} was not announced, so it cannot be confirmed")
-        return reply == "ok"
+        return cast(Confirmation, reply)
 
     def reject(self, boot: str, version: int, reason: str) -> None:
         """Say why this boot could not stage a version. Raises Gone."""

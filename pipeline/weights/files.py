@@ -21,7 +21,7 @@ from pipeline.weights.store import KEPT_VERSIONS, Store
 
 log = logging.getLogger(__name__)
 
-_NAME = re.compile(r"v(\d+)\.e(\d+)\.(safetensors|.*\.partial)")
+_NAME = re.compile(r"\.?v(\d+)\.e(\d+)\.(safetensors|.*\.partial)")
 
 
 class FilesTransport(Store):

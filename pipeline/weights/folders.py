@@ -5,7 +5,6 @@ Free of torch, so that a supervisor can sweep too. What lies in a folder is its 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import secrets
@@ -14,6 +13,8 @@ import tempfile
 import weakref
 from pathlib import Path
 from urllib.parse import quote
+
+from pipeline.disk import locked
 
 _NAME = re.compile(r"sluice-.+\.[0-9a-f]{12}")
 
@@ -31,7 +32,7 @@ class Folder:
         """Raises OSError where it cannot be made."""
         # Locked before it gets its name, so that a sweep never sees it free.
         nameless = Path(tempfile.mkdtemp(prefix=".sluice-", dir=root))
-        lock = _locked(nameless)
+        lock = locked(nameless)
         name = f"sluice-{quote(run, safe='')}.{secrets.token_hex(6)}"
         self.path = nameless.rename(root / name)
         self._remove = weakref.finalize(self, _remove, self.path, lock, os.getpid())
@@ -51,7 +52,7 @@ def sweep(root: Path) -> int:
         if not _NAME.fullmatch(folder.name):
             continue
         try:
-            lock = _locked(folder)
+            lock = locked(folder)
         except OSError:  # its sender lives, or is another user's, or another sweep was faster
             continue
         shutil.rmtree(folder, ignore_errors=True)
@@ -64,14 +65,3 @@ def _remove(folder: Path, lock: int, pid: int) -> None:
     if os.getpid() == pid:  # and not a fork, which holds a copy of the sender
         shutil.rmtree(folder, ignore_errors=True)
     os.close(lock)
-
-
-def _locked(folder: Path) -> int:
-    """A descriptor that holds the folder's lock; the kernel frees it when its holder dies."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor

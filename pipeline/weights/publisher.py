@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -44,6 +45,7 @@ class Publisher:
         self._announce, self._transport = announce, transport
         self.epoch, self._dtype = epoch, dtype
         self._announced: deque[Manifest] = deque(maxlen=REMEMBERED_VERSIONS)
+        self._announcing = threading.RLock()
         self._idle = threading.Condition()
         self._waiting: _Version | None = None
         self._sending = False
@@ -65,10 +67,18 @@ class Publisher:
             self._idle.wait_for(lambda: not self._sending)
         self.check()
 
-    def announce_again(self) -> None:
-        """Announce the latest versions once more, in order: the server may have lost them."""
-        for manifest in [*self._announced]:
-            self._announce(manifest)
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Nothing is announced meanwhile but by `announce_again`."""
+        with self._announcing:
+            yield
+
+    def announce_again(self, *, after: int) -> None:
+        """Announce once more the latest versions above `after`: the server has lost them."""
+        with self._announcing:
+            for manifest in self._announced:
+                if manifest.version > after:
+                    self._announce(manifest)
 
     def check(self) -> None:
         """Raises what the sender met since the last call; to be asked by whoever waits for work.
@@ -113,5 +123,6 @@ class Publisher:
             location=location,
             tensors=entries,
         )
-        self._announce(manifest)
-        self._announced.append(manifest)
+        with self._announcing:
+            self._announce(manifest)
+            self._announced.append(manifest)

@@ -6,9 +6,6 @@ it, is theirs; what a version must contain is checked in `staging`.
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -17,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from pipeline.disk import new_file
 from pipeline.errors import WeightsError
 from pipeline.messages import Manifest
 
@@ -78,16 +76,10 @@ def name_of(version: int, epoch: int) -> str:
 
 def write(path: Path, tensors: dict[str, Tensor]) -> Path:
     """Whoever sees the name sees all of the file, also over NFS: it is synced, then renamed."""
-    partial = Path(tempfile.mkdtemp(prefix=f"{path.stem}.", suffix=".partial", dir=path.parent))
-    try:
-        whole = partial / path.name
+    with new_file(path) as whole:
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, whole)
-        with whole.open("rb") as file:
-            os.fsync(file.fileno())
         whole.chmod(0o644)  # engines may be another user's; who may enter the folder is its owner's
-        return whole.rename(path)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    return path
 
 
 def read(path: Path) -> Iterator[tuple[str, Tensor]]:

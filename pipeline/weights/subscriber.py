@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 
-from pipeline.bus.versions import Versions
+from pipeline.bus.versions import Confirmation, Versions
 from pipeline.errors import Gone, WeightsError
 from pipeline.messages import Manifest, Span
 from pipeline.protocols import Engine
@@ -37,10 +37,12 @@ class Subscriber:
         self._newest: Manifest | None = None
         self._failures, self._retry_at = 0, float("inf")
         self._confirming: int | None = None
+        self._flipped = -1  # and not settled since: what it sampled is unproven
         self._wrong, self._num_wrong = "", 0
         self._quarantine, self._told = "", ""  # why, and which boot was told so
         self._proven: dict[int, str] = {}  # with their fingerprints
         self._doubted: dict[int, str] = {}
+        self._forgotten: set[int] = set()  # by the bus, in a rollback
         self._error: Exception | None = None
         self._closed = False
         self._thread = threading.Thread(target=self._watch, name="weights", daemon=True)
@@ -82,33 +84,33 @@ class Subscriber:
     def confirm(self, version: int) -> None:
         """The engine flipped: take its fingerprint, and tell the bus. Returns at once."""
         with self._changed:
-            self._confirming = version
+            self._confirming = self._flipped = version
             self._changed.notify_all()
 
     @property
     def wrong(self) -> str:
-        """Why the last flip proved wrong, until `reverted` is told; else empty."""
+        """Why the last flip has to be undone, until `reverted` is told; else empty."""
         return self._wrong
 
     def reverted(self) -> None:
         """The engine is back at the weights before the wrong flip.
 
         The version is offered once more; after the second wrong flip the engine is quarantined:
-        nothing is offered to it any more, and the bus hears why.
+        nothing is offered to it any more, and the bus hears why. A version that was rolled back
+        meanwhile is no fault of the engine's, and is not offered again.
         """
         with self._changed:
-            self._num_wrong += 1
-            if self._num_wrong >= WRONG_FLIPS:
-                self._quarantine = (
-                    f"{self._num_wrong} flips went wrong, the last one: {self._wrong}"
-                )
-            self._wrong, self._retry_at = "", time.monotonic() + self._retry_seconds
+            if self._flipped in self._forgotten:
+                self._retry_at = float("inf")
+            else:
+                self._count_wrong()
+            self._wrong = ""
             self._confirm_live()
             self._changed.notify_all()
 
     def serves(self, version: int) -> bool:
-        """Whether the version is proven on this boot, so that prompts may be taken under it."""
-        return version in self._proven
+        """Whether prompts may be taken under it: it is proven on this boot, and not rolled back."""
+        return version in self._proven and version not in self._forgotten
 
     def proven(self, span: Span) -> bool:
         """Whether the span may leave: other boots' spans were proven when they were saved."""
@@ -165,8 +167,15 @@ class Subscriber:
     def _unproven(self) -> bool:
         return self._confirming is not None or bool(self._doubted)
 
+    def _count_wrong(self) -> None:
+        self._num_wrong += 1
+        if self._num_wrong >= WRONG_FLIPS:
+            self._quarantine = f"{self._num_wrong} flips went wrong, the last one: {self._wrong}"
+        self._retry_at = time.monotonic() + self._retry_seconds
+
     def _confirm_live(self) -> None:
-        version = self._engine.version
+        """Nothing that is in flight, or waits to leave, was sampled by an unproven version."""
+        version, self._flipped = self._engine.version, -1
         self._confirming = None if version < 0 or version in self._proven else version
 
     def _watch(self) -> None:
@@ -200,25 +209,40 @@ class Subscriber:
         boot = self._engine.boot
         fingerprint = fingerprint or self._engine.fingerprint()
         try:
-            right = self._versions.confirm(boot, version, fingerprint)
+            said = self._versions.confirm(boot, version, fingerprint)
         except Gone:  # the engine's thread hears it too, and starts over under a new boot
             time.sleep(WATCH_SECONDS)
             return
-        if not right and version in self._doubted:
+        if said == "wrong" and version in self._doubted:
             raise WeightsError(f"version {version} was proven, and is no longer what was announced")
         with self._changed:
             if boot == self._engine.boot:
-                self._settle(version, fingerprint, right=right)
+                self._settle(version, fingerprint, said)
             self._changed.notify_all()
 
-    def _settle(self, version: int, fingerprint: str, *, right: bool) -> None:
-        if right:
+    def _settle(self, version: int, fingerprint: str, said: Confirmation) -> None:
+        if said == "ok":
             log.info("version=%d proven", version)
             self._proven[version] = fingerprint
+            self._forgotten.discard(version)
+        elif said == "forgotten":
+            self._forget(version)
         else:
             self._wrong = f"version {version} is not what was announced (live: {fingerprint})"
         self._doubted.pop(version, None)
         self._confirming = None if self._confirming == version else self._confirming
+
+    def _forget(self, version: int) -> None:
+        """A rollback took the version away: nothing is taken under it, until the next one is here.
+
+        What it sampled after its proof may leave still; before one, it never will be able to.
+        """
+        log.warning("version=%d was rolled back: waiting for the next one", version)
+        self._forgotten.add(version)
+        if version in self._doubted:
+            self._proven[version] = self._doubted[version]
+        elif version == self._flipped:
+            self._wrong = f"version {version} was rolled back before it was proven"
 
     def _tell(self) -> None:
         boot = self._engine.boot

@@ -48,10 +48,10 @@ class Outbox:
         return [*found.values()]
 
     def take_back(self) -> list[Completion]:
-        """Take out what is not proven; its members are to come once more."""
+        """Take out what is not proven, even what has left; its members are to come once more."""
         unproven = [c for c in self.waiting() if self.num_proven(c) < c.tokens]
         for completion in unproven:
-            del self._waiting[completion.group, completion.member]
+            self._remove((completion.group, completion.member))
         return unproven
 
     def num_proven(self, completion: Completion) -> int:
@@ -61,6 +61,11 @@ class Outbox:
     def waiting(self) -> list[Completion]:
         """Finished, and still here."""
         return [completion for _, completion in self._waiting.values()]
+
+    def has(self, completion: Completion) -> bool:
+        """Whether this very attempt at its member is here; it may have been taken back."""
+        held = self._waiting.get((completion.group, completion.member))
+        return held is not None and held[1] is completion
 
     def is_first_denial(self, completion: Completion) -> bool:
         """The bus knows no proof of it. Once all here are given again, that must be another's.
@@ -76,10 +81,7 @@ class Outbox:
 
     def settle(self, completion: Completion) -> None:
         """The bus has it, or wants it no more."""
-        member = (completion.group, completion.member)
-        del self._waiting[member]
-        self._denied.discard(member)
-        self._left.discard(member)
+        self._remove((completion.group, completion.member))
         self._missing.get(completion.group, set()).discard(completion.member)
 
     def is_complete(self, group: str) -> bool:
@@ -97,3 +99,8 @@ class Outbox:
         for held in (self.leases, self._waiting, self._missing, self._denied, self._left):
             held.clear()
         return dropped
+
+    def _remove(self, member: tuple[str, int]) -> None:
+        del self._waiting[member]
+        self._denied.discard(member)
+        self._left.discard(member)

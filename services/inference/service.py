@@ -112,8 +112,7 @@ class Inference:
             is_time = self.engine.busy and self.chunks.is_time()
             due = self.chunks.due(self.engine.prefixes()) if is_time else []
             self.courier.leave(self.life.boot, members=self.outbox.leaving(), prefixes=due)
-            for answer in self.courier.answers():
-                self.hear(answer)
+            self.hear_all()
 
     # What the loop is made of.
 
@@ -156,6 +155,11 @@ class Inference:
         else:
             self.outbox.expect(lease)
 
+    def hear_all(self) -> None:
+        """What came back since the last time. Raises what the bus did."""
+        for answer in self.courier.answers():
+            self.hear(answer)
+
     def hear(self, answer: Answer) -> None:
         """What the bus says of a member that was delivered, or of one that was saved."""
         if answer.reply == "gone":
@@ -168,7 +172,12 @@ class Inference:
             self.chunks.failed(answer.completion)
 
     def settle(self, lease: Lease[Work], completion: Completion, reply: str) -> None:
-        """A member is delivered, or never will be; its group is let go with the last one."""
+        """A member is delivered, or never will be; its group is let go with the last one.
+
+        An answer about an attempt that was taken back says nothing: the next one is told the same.
+        """
+        if not self.outbox.has(completion):
+            return
         if reply == "unproven" and self.outbox.is_first_denial(completion):
             self.weights.doubt(completion.spans)
             return
@@ -232,9 +241,10 @@ class Inference:
             if not self.life.pulse.stop:
                 with self.life.long("hand back", HAND_BACK_SECONDS + 10):
                     self.weights.await_proof(HAND_BACK_SECONDS)
-                    self.deliver([])
-                    self.courier.wait(HAND_BACK_SECONDS)
-                    self.deliver([])
+                    for _ in range(2):  # the second time what could not leave before
+                        self.deliver([])
+                        self.courier.wait(HAND_BACK_SECONDS)
+                        self.hear_all()  # and nothing is left to carry what is handed over here
                     for lease in self.taken():
                         self.outbox.expect(lease)
                     running, boot = self.engine.park(), self.life.boot

@@ -6,10 +6,7 @@ Works on files only, tensor by tensor: no model is made, and a run may go on bes
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from pipeline.disk import new_folder
 from pipeline.errors import ConfigError, SluiceError
 from pipeline.model.fingerprint import cast, dtype_name
 from pipeline.model.load import DTYPES
@@ -38,9 +36,11 @@ def export(run: Run, *, folder: Path | None = None, version: int | None = None) 
     for attempt in range(TRIES):
         source = find(run.folder, version)
         try:
-            with _whole(target) as partial:
+            _check_absent(target)
+            with new_folder(target) as partial:
                 convert(source.model, partial, DTYPES[run.model.dtype])
                 _add_template(run.model.template, partial)
+                _check_absent(target)  # an empty folder of that name would be replaced
         except (OSError, SafetensorError, msgspec.MsgspecError) as exc:
             if attempt + 1 < TRIES and find(run.folder, version) != source:
                 continue
@@ -106,36 +106,7 @@ def _add_template(template: str, target: Path) -> None:
         raise ConfigError("model.template", template, rule=rule, remedy="restore it") from exc
 
 
-@contextmanager
-def _whole(target: Path) -> Iterator[Path]:
-    """An empty folder that gets its name, synced, once the block has ended well; else it goes."""
-    _check_absent(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
-    partial.mkdir()
-    try:
-        yield partial
-        mode = partial.stat().st_mode & 0o666
-        for path in (*partial.rglob("*"), partial):
-            if path.suffix == ".safetensors":
-                path.chmod(mode)  # its library makes it for its user alone
-            _sync(path)
-        _check_absent(target)
-        partial.rename(target)
-        _sync(target.parent)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
 def _check_absent(target: Path) -> None:
     if os.path.lexists(target):
         remedy = "name another folder, or remove it"
         raise ConfigError(str(target), None, rule="is there already", remedy=remedy)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -16,6 +16,7 @@ from pipeline.messages import Completion, Group
 from pipeline.protocols import Pack
 from services.training.considered import Considered, Refusal, Row, Rules, consider
 from services.training.packing import pack
+from services.training.shares import joined
 
 
 class Batch(NamedTuple):
@@ -43,7 +44,7 @@ def build(considered: Iterable[Considered], rules: Rules, *, pack_tokens: int) -
     parts = [_part(group, row, n, tokens) for n, (group, row) in enumerate(rows)]
     numbers = pack([part.ids.numel() for part in parts], pack_tokens)
     return Batch(
-        packs=tuple(_join([parts[n] for n in members]) for members in numbers),
+        packs=tuple(joined([parts[n] for n in members]) for members in numbers),
         fates={c.group.prompt.group: c.fates for c in again},
         tokens=tokens,
         statistics=_statistics(kept, [row for _, row in rows]),
@@ -89,10 +90,6 @@ def _kept(completion: Completion) -> tuple[Tensor, Tensor]:
 
 def _tensor(raw: bytes, dtype: torch.dtype) -> Tensor:
     return torch.frombuffer(bytearray(raw), dtype=dtype) if raw else torch.zeros(0, dtype=dtype)
-
-
-def _join(parts: Sequence[Pack]) -> Pack:
-    return Pack(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
 def _statistics(kept: Sequence[Considered], rows: Sequence[Row]) -> dict[str, float]:

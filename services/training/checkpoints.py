@@ -1,4 +1,4 @@
-"""Checkpoints: where a trainer that starts again begins, before it replays the records since.
+"""Checkpoints: where a trainer begins that follows another, and replays the records since. † torch
 
 What is in one is the back end's; the folder's name and mark are made here.
 """
@@ -12,9 +12,10 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+from safetensors import SafetensorError
 
-from pipeline.errors import SluiceError
-from services.training import disk
+from pipeline import disk
+from pipeline.errors import ConfigError, SluiceError
 
 KEPT = 2
 FOLDER, MARK = "checkpoints", "checkpoint.json"
@@ -24,13 +25,16 @@ _NAME = re.compile(r"\d{8,}\.e\d+")
 class Checkpoint(Struct, frozen=True, kw_only=True):
     """Where the trainer stood; `fingerprint` is that of its parameters as it held them.
 
-    `threads` is how many it stepped with: another number sums in another order, to other bits.
+    `backend`, `ranks` and `threads` are what it stepped with: others sum in another order, to other
+    bits.
     """
 
     batch: int
     step: int
     version: int
     fingerprint: str
+    backend: str
+    ranks: int
     threads: int
 
 
@@ -51,8 +55,8 @@ class Checkpoints:
             with disk.new_folder(path) as partial:
                 self._save(partial)
                 (partial / MARK).write_bytes(msgspec.json.encode(checkpoint))
-        except OSError as exc:
-            raise SluiceError(f"{path} cannot be written ({exc.strerror})") from exc
+        except (OSError, SafetensorError) as exc:
+            raise SluiceError(f"{path} cannot be written ({exc})") from exc
         for old in _whole(self.folder)[:-KEPT]:
             shutil.rmtree(old)
 
@@ -69,9 +73,19 @@ def found(run_folder: Path) -> list[Checkpoint]:
 
 def _whole(folder: Path) -> list[Path]:
     """Those that were written to their end."""
-    named = [path for path in sorted(folder.glob("*")) if _NAME.fullmatch(path.name)]
-    return [path for path in named if (path / MARK).exists()]
+    named = [path for path in folder.glob("*") if _NAME.fullmatch(path.name)]
+    return sorted((path for path in named if (path / MARK).exists()), key=_batch_and_epoch)
+
+
+def _batch_and_epoch(path: Path) -> tuple[int, int]:
+    batch, _, epoch = path.name.partition(".e")
+    return int(batch), int(epoch)
 
 
 def _read(path: Path) -> Checkpoint:
-    return msgspec.json.decode((path / MARK).read_bytes(), type=Checkpoint)
+    try:
+        return msgspec.json.decode((path / MARK).read_bytes(), type=Checkpoint)
+    except msgspec.MsgspecError as exc:
+        rule = f"is no mark of a checkpoint ({exc})"
+        remedy = "remove that folder, to go on from the one before"
+        raise ConfigError(str(path / MARK), None, rule=rule, remedy=remedy) from exc

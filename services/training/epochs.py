@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from pipeline import disk
 from pipeline.bus.bus import Bus
 from pipeline.errors import ConfigError, Fenced
 from pipeline.watch import ENDED, Seen
@@ -31,7 +32,7 @@ class Claim:
 
     def note(self, version: int) -> None:
         """The first version of this epoch is about to be announced."""
-        (self._folder / str(self.epoch) / "version").write_text(str(version))
+        disk.write(self._folder / str(self.epoch) / "version", str(version).encode())
 
     def last_noted(self) -> int:
         """The highest version that any epoch noted; -1 before the first."""

@@ -31,6 +31,10 @@ class Tally(NamedTuple):
 NOTHING_REFUSED = Tally(0, (), {}, ())
 
 
+LOOK_STEPS = 4
+"""Ready groups are looked at for so many steps ahead: a look costs the same however many wait."""
+
+
 class Pool:
     """`rules` move on with every step; `exhausted`: nothing can come beside what is ready."""
 
@@ -41,6 +45,7 @@ class Pool:
         *,
         lag: Lag,
         advantage: Advantage,
+        per_step: int,
         step: int = 0,
         steps: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
@@ -48,6 +53,7 @@ class Pool:
         freshness = Freshness(step=step, steps=dict(steps), lag_max=lag.max, unit=lag.unit)
         self.rules, self.exhausted = Rules(freshness, advantage), False
         self._groups, self._epoch = groups, epoch
+        self._limit, self._more = LOOK_STEPS * per_step, False
         self._order: list[str] = []
         self._usable: dict[str, Considered] = {}
         self._first: list[Considered] = []
@@ -60,7 +66,7 @@ class Pool:
         server was put back to an older state: then nothing was done. Raises SluiceError where it
         is higher.
         """
-        ready = self._groups.collect(self._epoch)
+        ready = self._groups.collect(self._epoch, limit=self._limit)
         if ready.batch < batch:
             return False
         if ready.batch > batch:
@@ -74,20 +80,23 @@ class Pool:
         ]
         for considered in (*fresh, *moved):
             self._keep_or_refuse(considered)
-        self.exhausted = ready.eof and ready.alive == len(self._order)
+        self._more = ready.num_ready > len(self._order)
+        self.exhausted = ready.eof and ready.alive == ready.num_ready and not self._more
         return True
 
-    def holds(self, chosen: Iterable[Considered], per_step: int) -> bool:
-        """Whether a step with these would leave a started group without a seat in time.
+    def starved(self, chosen: Iterable[Considered], per_step: int) -> frozenset[str]:
+        """Started groups that a step with these would leave without a seat in time.
 
         Groups are seated strictly oldest first, `per_step` at a time. What is whole already gains
-        nothing from waiting.
+        nothing from waiting; and where more is whole than was looked at, none is waited for.
         """
+        if self._more:
+            return frozenset()
         started, freshness = self._groups.started(), self.rules.freshness
         for considered in chosen:
             started.pop(considered.group.prompt.group, None)
-        seats = unseated(started, step=freshness.step, per_step=per_step, lag_max=freshness.lag_max)
-        return bool(seats.difference(self._order))
+        late = unseated(started, step=freshness.step, per_step=per_step, lag_max=freshness.lag_max)
+        return late.difference(self._order)
 
     @property
     def drained(self) -> bool:

@@ -15,10 +15,10 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
+from pipeline import disk
 from pipeline.errors import DecodeError, SluiceError
 from pipeline.ledger import Fates
 from pipeline.messages import Group
-from services.training import disk
 from services.training.batch import Batch
 from services.training.considered import skipped
 
@@ -100,18 +100,21 @@ class Records:
         for number in sorted(number for number in newest if number > batch):
             yield _read(newest[number])
 
-    def outcomes(self, after: int, step: int) -> Iterator[Outcome]:
-        """What became of each batch above `after`, given the optimizer step that followed them.
+    def outcomes(self, after: int, *, upto: int, since: int, step: int) -> Iterator[Outcome]:
+        """What became of each batch above `after`, which stood at step `since`, and up to `upto`,
+        which led to `step`.
 
-        A step was taken where the next record stands one higher.
+        A step was taken where the next record stands one higher. Of a batch whose record was lost
+        with the disk, only that can be said, and nothing of its groups.
         """
-        former: Record | None = None
-        for record in self.after(after):
-            if former is not None:
-                yield _outcome(former, record.step)
-            former = record
-        if former is not None:
-            yield _outcome(former, step)
+        recorded = [number for number in self.numbers() if number > after]
+        stood = {number: self.read(number).step for number in recorded}
+        for number in range(after + 1, upto + 1):
+            led_to = next((stood[later] for later in recorded if later > number), step)
+            changed = since < led_to
+            since += changed
+            fates = self.read(number).fates if number in stood else {}
+            yield Outcome(number, changed, fates if changed else skipped(fates))
 
     def _newest(self) -> dict[int, Path]:
         found: dict[int, tuple[int, Path]] = {}
@@ -128,8 +131,3 @@ def _read(path: Path) -> Record:
     except msgspec.MsgspecError as exc:
         tag = Record.__struct_config__.tag
         raise DecodeError(f"{path}: no record that this release can read, {tag} ({exc})") from exc
-
-
-def _outcome(record: Record, step_after: int) -> Outcome:
-    changed = step_after > record.step
-    return Outcome(record.batch, changed, record.fates if changed else skipped(record.fates))

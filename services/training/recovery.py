@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 
+from pipeline import plugins
 from pipeline.errors import SluiceError
 from pipeline.model.fingerprint import fingerprint
 from pipeline.protocols import Advantage, Backend
@@ -24,6 +25,7 @@ from services.training.considered import Rules, consider
 from services.training.optimize import Optimizer, Step
 from services.training.records import Record, Records
 from services.training.standing import Standing
+from services.training.world import world
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +84,12 @@ class Recovery:
         return batch
 
 
-def mark(backend: Backend, standing: Standing) -> Checkpoint:
+def mark(run: Run, backend: Backend, standing: Standing) -> Checkpoint:
     """What a checkpoint says of itself."""
-    live = fingerprint(backend.weights())
-    return Checkpoint(**standing._asdict(), fingerprint=live, threads=torch.get_num_threads())
+    return Checkpoint(
+        **standing._asdict(),
+        fingerprint=fingerprint(backend.weights()),
+        backend=plugins.name_of(run.training.backend, "training.backend"),
+        ranks=world().size,
+        threads=torch.get_num_threads(),
+    )

@@ -10,14 +10,16 @@ from collections.abc import Callable
 
 import torch
 
+from pipeline import plugins
 from pipeline.errors import ConfigError
 from pipeline.model.fingerprint import fingerprint
 from pipeline.run import Run
 from services.training.checkpoints import Checkpoint, found
-from services.training.parts import assemble
+from services.training.parts import assemble, assist
 from services.training.records import Records
 from services.training.recovery import Recovery
 from services.training.standing import Standing
+from services.training.world import world
 
 
 def replay(run: Run, *, say: Callable[[str], None] = print) -> bool:
@@ -28,7 +30,12 @@ def replay(run: Run, *, say: Callable[[str], None] = print) -> bool:
         what = "record" if checkpoints else "checkpoint"
         remedy = "name the RUN.toml of a run that has made steps, from where it was started"
         raise ConfigError(str(run.folder), None, rule=f"there is no {what} in it", remedy=remedy)
-    torch.set_num_threads(checkpoints[max(checkpoints)].threads)
+    last = checkpoints[max(checkpoints)]
+    _check_same(run, last)
+    torch.set_num_threads(last.threads)
+    if world().rank:
+        assist(run)
+        return True
     parts = assemble(run)
     same = True
     recovery = Recovery(run, records, advantage=parts.advantage)
@@ -36,7 +43,21 @@ def replay(run: Run, *, say: Callable[[str], None] = print) -> bool:
         if (mark := checkpoints.get(done.standing.batch)) is not None:
             same &= _compare(mark, fingerprint(parts.backend.weights()), say)
     say(f"replayed {len(numbers)} batches, {done.standing.step} steps")
+    parts.backend.close()
     return same
+
+
+def _check_same(run: Run, last: Checkpoint) -> None:
+    """Raises ConfigError where the run was trained by something that sums in another order."""
+    backend = plugins.name_of(run.training.backend, "training.backend")
+    if last.backend != backend:
+        remedy = f'give --set training.backend="{last.backend}"'
+        rule = f"the run was trained by {last.backend!r}"
+        raise ConfigError("training.backend", backend, rule=rule, remedy=remedy)
+    if last.ranks != (ranks := world().size):
+        rule = f"the run was trained by {last.ranks} ranks, and other sums have other bits"
+        remedy = f"torchrun --nproc-per-node {last.ranks} -m services.cli replay RUN.toml"
+        raise ConfigError("sluice replay", ranks, rule=rule, remedy=remedy)
 
 
 def _compare(mark: Checkpoint, live: str, say: Callable[[str], None]) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 
 from pipeline.bus.bus import Bus
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, SluiceError
 from services.training.epochs import Claim
 from services.training.records import Records
 from services.training.standing import Standing
@@ -24,12 +24,22 @@ def resume(bus: Bus, claimed: Claim, records: Records, standing: Standing) -> St
     state = bus.state()
     if state.batch > standing.batch:
         standing = _go_back(bus, claimed, standing)
-    for batch, changed, fates in records.outcomes(state.batch, standing.step):
-        bus.groups.commit(claimed.epoch, batch=batch, changed=changed, fates=fates)
-        log.info("committed batch=%d", batch)
+    commit_again(bus, claimed, records, standing)
     known = max(state.version, claimed.last_noted(), standing.version)
     claimed.note(known + 1)
     return standing._replace(version=known + 1)
+
+
+def commit_again(bus: Bus, claimed: Claim, records: Records, standing: Standing) -> None:
+    """Commit what the trainer has stepped and the server does not know. Raises SluiceError."""
+    known = bus.state()
+    for outcome in records.outcomes(
+        known.batch, upto=standing.batch, since=known.step, step=standing.step
+    ):
+        reply = bus.groups.commit(claimed.epoch, **outcome._asdict())
+        if reply == "behind":
+            raise SluiceError(f"the server lost batches while it was told of batch {outcome.batch}")
+        log.info("committed batch=%d again: %s", outcome.batch, reply)
 
 
 def _go_back(bus: Bus, claimed: Claim, standing: Standing) -> Standing:

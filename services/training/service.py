@@ -27,7 +27,7 @@ from services.training.parts import assemble
 from services.training.pool import NOTHING_REFUSED, Pool
 from services.training.records import Records, plan
 from services.training.recovery import Recovery, mark
-from services.training.resumption import resume
+from services.training.resumption import commit_again, resume
 from services.training.standing import Standing
 
 log = logging.getLogger(__name__)
@@ -74,6 +74,7 @@ class Training:
         self.committed, self.optimizer_step, self.version = standing
         self.expire_at = 0.0
         self.held_since: float | None = None
+        self.given_up: frozenset[str] = frozenset()
 
     def run(self) -> None:
         """The one finite clock of a run; it ends early where the data does, or a signal comes."""
@@ -154,8 +155,8 @@ class Training:
         if not last and self.committed % self.settings.training.checkpoint_every:
             return
         with self.clock("other"), self.life.long(None, LONGEST_ACT_SECONDS):
-            standing = Standing(self.committed, self.optimizer_step, self.version)
-            self.checkpoints.write(mark(self.backend, standing), epoch=self.epoch)
+            made = mark(self.settings, self.backend, self.standing)
+            self.checkpoints.write(made, epoch=self.epoch)
 
     # What the loop is made of.
 
@@ -188,11 +189,15 @@ class Training:
 
         Commits before announcements: a version may only be known once its step is.
         """
-        state = self.bus.state()
-        log.warning("the server knows %d of %d batches: telling it", state.batch, self.committed)
-        for batch, changed, fates in self.records.outcomes(state.batch, self.optimizer_step):
-            self.bus.groups.commit(self.epoch, batch=batch, changed=changed, fates=fates)
-        self.publisher.announce_again()
+        log.warning("the server was put back: telling it what it has lost")
+        with self.publisher.paused():
+            commit_again(self.bus, self.claimed, self.records, self.standing)
+            self.publisher.announce_again(after=self.bus.state().version)
+
+    @property
+    def standing(self) -> Standing:
+        """Where this trainer stands."""
+        return Standing(self.committed, self.optimizer_step, self.version)
 
     def batch(self) -> Batch | None:
         """The next batch, empty where nothing can come any more; None while there is none yet."""
@@ -204,12 +209,19 @@ class Training:
         return build_batch(oldest, self.pool.rules, pack_tokens=self.settings.training.pack_tokens)
 
     def is_held(self) -> bool:
-        """Whether a step now would starve an older group, for a bounded time."""
+        """Whether a step now would starve an older group; each is waited for once, and not long."""
         lag, per_step = self.settings.lag, self.settings.groups.per_step
-        if lag.pace == "refuse" or not self.pool.holds(self.pool.oldest(per_step), per_step):
+        if lag.pace == "refuse":
+            return False
+        starved = self.pool.starved(self.pool.oldest(per_step), per_step) - self.given_up
+        if not starved:
             return False
         self.held_since = self.held_since or time.monotonic()
-        return time.monotonic() - self.held_since < lag.hold_seconds
+        if time.monotonic() - self.held_since < lag.hold_seconds:
+            return True
+        log.warning("waited %.0f s for %s in vain", lag.hold_seconds, ", ".join(sorted(starved)))
+        self.given_up |= starved
+        return False
 
     def leave(self) -> None:
         """The last weights go out and are kept; the run is over, or a trainer that follows goes on.
@@ -269,6 +281,7 @@ def build(run: Run, bus: Bus, *, life: Life, metrics: Metrics) -> Training:
             claimed.epoch,
             lag=run.lag,
             advantage=parts.advantage,
+            per_step=run.groups.per_step,
             step=standing.step,
             steps=steps,
         ),

@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from pipeline import config
+from pipeline import config, disk
 from pipeline.errors import ConfigError
 from pipeline.run import RUNS, Run
 
 NAME_LIMIT = 64
-ENDED, LOGS, RUN_TOML = "ended", "logs", "run.toml"
+ENDED, ASKED, LOGS, RUN_TOML = "ended", "asked", "logs", "run.toml"
 
 
 class Claimed(NamedTuple):
@@ -48,8 +48,9 @@ def claim(run: Run, runs: Path = RUNS) -> Claimed:
     for number in itertools.count(1):
         suffix = f"-{number}" if number > 1 else ""
         folder = runs.resolve() / (run.name[: NAME_LIMIT - len(suffix)] + suffix)
-        if not (folder / ENDED).exists():
-            return _begin(replace(run, name=folder.name, bus=replace(run.bus, url="")), folder)
+        if not (folder / ENDED).exists() and _is_of(folder, run.name, number):
+            named = replace(run, name=folder.name, bus=replace(run.bus, url=""))
+            return _begin(named, folder, asked=run.name)
     raise AssertionError("count never ends")
 
 
@@ -58,7 +59,15 @@ def mark_ended(folder: Path) -> None:
     (folder / ENDED).touch()
 
 
-def _begin(run: Run, folder: Path) -> Claimed:
+def _is_of(folder: Path, asked: str, number: int) -> bool:
+    """Whether a numbered folder is free, or of a run that was asked for by this name."""
+    if number == 1 or not folder.exists():
+        return True
+    note = folder / ASKED
+    return note.exists() and note.read_text(encoding="utf-8") == asked
+
+
+def _begin(run: Run, folder: Path, asked: str) -> Claimed:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -73,7 +82,8 @@ def _begin(run: Run, folder: Path) -> Claimed:
         else:
             _clear(folder)
         (folder / LOGS).mkdir(exist_ok=True)
-        (folder / RUN_TOML).write_text(config.dump(run), encoding="utf-8")
+        (folder / ASKED).write_text(asked, encoding="utf-8")
+        disk.write(folder / RUN_TOML, config.dump(run).encode())
     except BlockingIOError:
         os.close(lock)
         remedy = "wait for its end, stop it, or choose another name"
@@ -86,7 +96,7 @@ def _begin(run: Run, folder: Path) -> Claimed:
 
 def _has_begun(folder: Path) -> bool:
     """Whether a trainer has led the run: then there may be steps to go on from."""
-    return any((folder / "epochs").glob("*"))
+    return any(any((folder / kind).glob("*")) for kind in ("epochs", "steps", "checkpoints"))
 
 
 def _check_equal(run: Run, former: Run) -> None:

@@ -96,6 +96,6 @@ def plain(run: Run, snapshot: Snapshot, lines: Sequence[StepLine], rates: Rates)
         parts.append(f"reward {last.reward:.3f}")
     parts.append(f"lag {lag_figure(last.lag_mean)}/{lag_figure(last.lag_max)}")
     parts.append(f"tokens/s {figure(rates.generated)} generated {figure(rates.trained)} trained")
-    if not lines:
+    if not lines or not (rates.generated or rates.trained):
         parts += sentences(snapshot)
     return " · ".join(parts)

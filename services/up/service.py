@@ -24,7 +24,7 @@ from pipeline.weights.folders import default_root, sweep
 from services.process import open_run
 from services.up import page, report
 from services.up.embedded import Embedded, Given
-from services.up.folder import Claimed, claim, mark_ended
+from services.up.folder import ENDED, Claimed, claim, mark_ended
 from services.up.interrupts import Interrupts
 from services.up.journal import Journal
 from services.up.outcome import Outcome, proven, told
@@ -77,6 +77,8 @@ def _up(
             opened.close()
             claimed.release()
             raise
+        if claimed.resumed:
+            print(f"run {run.name} goes on where it was, at step {bus.state().step}", flush=True)
         processes, limit = place(run, folder, url), run.up.restarts
         supervisor = Supervisor(processes, spawner, bus=bus, restarts=limit)
         grader = Child(evaluation(folder), spawner)
@@ -100,9 +102,8 @@ def _meet(
 
 
 def _check_new(bus: Bus, run: Run) -> None:
-    state = bus.state()
-    if state.epoch or state.cursor:
-        remedy = "choose another name"
+    if bus.state().epoch:
+        remedy = "choose another name, or delete them by `sluice purge`"
         raise ConfigError("name", run.name, rule="has keys of another run there", remedy=remedy)
 
 
@@ -141,6 +142,8 @@ class Up:
                 outcome = proven(outcome, self._snapshot.ledger, self._folder / "logs")
             if outcome.word == "done" and self._run.evaluation:
                 outcome = self._evaluate(grader) or outcome
+            if outcome.word in ("done", "failed") and self._snapshot and self._snapshot.state.stop:
+                mark_ended(self._folder)
         finally:
             self._supervisor.kill()
             self._panel.close()
@@ -189,8 +192,6 @@ class Up:
         """The last picture. A run that nobody finished goes on when it is started again."""
         with contextlib.suppress(SluiceError):  # without a server the former picture has to do
             self._snapshot = self._bus.snapshot()
-        if self._snapshot and self._snapshot.state.stop:
-            mark_ended(self._folder)
 
     def _evaluate(self, grader: Child) -> Outcome | None:
         """Grades what was kept; an outcome only where that did not end well."""
@@ -224,4 +225,6 @@ class Up:
             restarts=self._supervisor.restarts,
         )
         lines = [*summary(made), f"report: {page.draw(self._folder)}"]
+        if not (self._folder / ENDED).exists():
+            lines.append("the run is not over: the same command goes on with it")
         self._console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)

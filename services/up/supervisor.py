@@ -102,8 +102,9 @@ class Supervisor:
         self._silence = Silence()
 
     def start(self) -> None:
-        """Starts all, in their order."""
+        """Starts all, in their order. Whoever had a name before, in a run cut short, is dead."""
         for child in self.children:
+            self._bus.bury(child.process.instance)
             child.start()
 
     @property

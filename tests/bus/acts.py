@@ -77,7 +77,7 @@ class Acts:
 
     def engine(self, boot: str, version: int = 0) -> str:
         self.beat(boot)
-        assert self.bus.versions.confirm(boot, version, f"f{version}")
+        assert self.bus.versions.confirm(boot, version, f"f{version}") == "ok"
         return boot
 
     def scorer(self, boot: str) -> str:
@@ -110,6 +110,9 @@ class Acts:
     def deliver(self, boot: str, lease: Lease[Work], member: int, tokens: int = 5) -> str:
         done = completion(lease.group, member, Span(0, tokens, boot))
         return self.bus.prompts.deliver(boot, [(lease, done)])[0]
+
+    def save(self, boot: str, lease: Lease[Work], chunk: Completion) -> str:
+        return self.bus.prompts.save_all(boot, [(lease, chunk)])[0]
 
     def deliver_all(self, boot: str, leases: Sequence[Lease[Work]], tokens: int = 5) -> None:
         for lease in leases:

@@ -196,7 +196,7 @@ class Pair:
         lease, chunk = self._lease(ticket, group), acts.prefix(group, m, *_wire(spans))
         return self.act(
             f"save {boot} {group}.{m} {spans}",
-            lambda: self.bus.prompts.save(boot, lease, chunk),
+            lambda: self.bus.prompts.save_all(boot, [(lease, chunk)])[0],
             lambda w: work.save(w, boot, group, m, ticket=ticket, prefix=spans),
         )
 
@@ -365,7 +365,7 @@ class Pair:
     def confirm(self, boot: str, version: int, print_: str) -> Any:
         return self.act(
             f"confirm {boot} v{version} {print_}",
-            lambda: "ok" if self.bus.versions.confirm(boot, version, print_) else "wrong",
+            lambda: self.bus.versions.confirm(boot, version, print_),
             lambda w: _refused(trainer.confirm(w, boot, version, print_)),
         )
 

@@ -21,7 +21,7 @@ def _mixed(start: Callable[..., Acts]) -> Acts:
     leases = acts.take("e:1", 3)
     acts.deliver_all("e:1", leases[:1])
     acts.deliver("e:1", leases[1], 0)
-    acts.bus.prompts.save("e:1", leases[1], prefix(leases[1].group, 1, Span(0, 4, "e:1")))
+    acts.save("e:1", leases[1], prefix(leases[1].group, 1, Span(0, 4, "e:1")))
     acts.draw("s:1", 1)
     return acts
 

@@ -76,7 +76,7 @@ def test_what_comes_after_the_deadline_is_booked_as_late_and_never_trained(
     _expired(acts)
     assert acts.score(scorer, [drawn]) == ["closed"]
     assert acts.deliver(engine, lease, 3, tokens=7) == "late"
-    assert acts.bus.prompts.save(engine, lease, prefix("g0", 3, Span(0, 9, engine))) == "closed"
+    assert acts.save(engine, lease, prefix("g0", 3, Span(0, 9, engine))) == "closed"
     [group] = acts.bus.groups.fetch(["g0"])
     assert sorted(group.members) == [0, 1]
     assert acts.ledger() == {"generated": Sum(4, 22), "cut": Sum(1, 5), "late": Sum(1, 7)}
@@ -92,7 +92,7 @@ def test_a_prefix_of_a_member_that_was_cut_and_a_failed_one_have_their_own_fates
     [lease] = acts.take(engine)
     for m in range(3):
         acts.deliver(engine, lease, m)
-    acts.bus.prompts.save(engine, lease, prefix("g0", 3, Span(0, 4, engine)))
+    acts.save(engine, lease, prefix("g0", 3, Span(0, 4, engine)))
     first, *rest = acts.draw(scorer)
     acts.score(scorer, [first], error="why")
     acts.score(scorer, rest)

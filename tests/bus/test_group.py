@@ -68,7 +68,7 @@ def test_ready_groups_come_by_start_step_and_then_by_admission(acts: Acts) -> No
     late = acts.take("old:1", 1)
     acts.commit(1, [])
     acts.announce(1, step=1)
-    assert acts.bus.versions.confirm("old:1", 1, "f1")
+    assert acts.bus.versions.confirm("old:1", 1, "f1") == "ok"
     young = acts.take("old:1", 2, version=1, held=late)
     acts.scorer("s:1")
     for lease in [*reversed(young), *late]:
@@ -84,8 +84,8 @@ def test_a_saved_prefix_is_resumed_by_the_next_engine_and_every_token_is_booked_
     a, b = acts.engine("a:1"), acts.engine("b:1")
     acts.admit(1)
     [lease] = acts.take(a)
-    assert acts.bus.prompts.save(a, lease, prefix("g0", 0, Span(0, 3, a))) == "ok"
-    assert acts.bus.prompts.save(a, lease, prefix("g0", 0, Span(0, 7, a))) == "ok"
+    assert acts.save(a, lease, prefix("g0", 0, Span(0, 3, a))) == "ok"
+    assert acts.save(a, lease, prefix("g0", 0, Span(0, 7, a))) == "ok"
     assert acts.ledger() == {"generated": Sum(0, 7)}
     acts.bury(a)
     [again] = acts.take(b)
@@ -101,7 +101,7 @@ def test_a_prefix_that_nobody_used_is_superseded(acts: Acts) -> None:
     a, b = acts.engine("a:1"), acts.engine("b:1")
     acts.admit(1)
     [lease] = acts.take(a)
-    acts.bus.prompts.save(a, lease, prefix("g0", 0, Span(0, 7, a)))
+    acts.save(a, lease, prefix("g0", 0, Span(0, 7, a)))
     acts.bury(a)
     [again] = acts.take(b)
     assert acts.deliver(b, again, 0, tokens=4) == "ok"
@@ -112,12 +112,12 @@ def test_a_save_needs_the_ticket_and_a_member_that_is_still_to_do(acts: Acts) ->
     a, b = acts.engine("a:1"), acts.engine("b:1")
     acts.admit(1)
     [lease] = acts.take(a)
-    assert acts.bus.prompts.save(b, lease, prefix("g0", 0, Span(0, 3, b))) == "lost"
+    assert acts.save(b, lease, prefix("g0", 0, Span(0, 3, b))) == "lost"
     acts.deliver(a, lease, 0)
-    assert acts.bus.prompts.save(a, lease, prefix("g0", 0, Span(0, 9, a))) == "dup"
-    assert acts.bus.prompts.save(a, lease, prefix("g0", 1, Span(9, 3, a))) == "unproven"
+    assert acts.save(a, lease, prefix("g0", 0, Span(0, 9, a))) == "dup"
+    assert acts.save(a, lease, prefix("g0", 1, Span(9, 3, a))) == "unproven"
     acts.bus.groups.finish(1, "done", "")
-    assert acts.bus.prompts.save(a, lease, prefix("g0", 1, Span(0, 3, a))) == "closed"
+    assert acts.save(a, lease, prefix("g0", 1, Span(0, 3, a))) == "closed"
 
 
 def test_an_error_of_the_scorer_fails_the_member_and_the_group_is_released(acts: Acts) -> None:
@@ -152,7 +152,7 @@ def test_a_failed_member_does_not_hold_up_the_others(acts: Acts) -> None:
     engine, scorer = acts.engine("e:1"), acts.scorer("s:1")
     acts.admit(1)
     [lease] = acts.take(engine)
-    acts.bus.prompts.save(engine, lease, prefix("g0", 0, Span(0, 3, engine)))
+    acts.save(engine, lease, prefix("g0", 0, Span(0, 3, engine)))
     acts.bus.prompts.fail(engine, lease, "no room for it", member=0)
     acts.deliver(engine, lease, 1)
     acts.score(scorer, acts.draw(scorer))
@@ -179,7 +179,7 @@ def test_C090_a_member_too_large_to_be_delivered_or_saved_fails_alone(acts: Acts
     done = [(first, completion("g0", m, Span(0, t, engine))) for m, t in ((0, 200_000), (1, 5))]
     assert acts.bus.prompts.deliver(engine, done) == ["too_large", "ok"]
     large = prefix("g1", 1, Span(0, 200_000, engine))
-    assert acts.bus.prompts.save(engine, second, large) == "too_large"
+    assert acts.save(engine, second, large) == "too_large"
     assert acts.deliver(engine, second, 0) == "ok"
     letters = [(x["group"], x["member"], x["reason"].partition(" has")[0]) for x in acts.letters()]
     assert letters == [
@@ -241,7 +241,7 @@ def test_finish_cancels_what_is_alive_in_every_place(start: Callable[..., Acts])
     leases = acts.take("e:1", 3)
     acts.deliver_all("e:1", leases[:1])
     acts.deliver("e:1", leases[1], 0)
-    acts.bus.prompts.save("e:1", leases[1], prefix(leases[1].group, 1, Span(0, 4, "e:1")))
+    acts.save("e:1", leases[1], prefix(leases[1].group, 1, Span(0, 4, "e:1")))
     places = acts.bus.snapshot().places
     assert (places.prompts, places.open, places.groups) == (3, 1, 2)
     acts.bus.groups.finish(1, "done", "all steps are made")

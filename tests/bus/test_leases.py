@@ -101,7 +101,7 @@ def test_tokens_that_were_saved_are_not_booked_again_by_a_duplicate(acts: Acts) 
     a, b = acts.engine("a:1"), acts.engine("b:1")
     acts.admit(1)
     [lease] = acts.take(a)
-    acts.bus.prompts.save(a, lease, prefix("g0", 0, Span(0, 4, a)))
+    acts.save(a, lease, prefix("g0", 0, Span(0, 4, a)))
     acts.bury(a)
     [again] = acts.take(b)
     whole = completion("g0", 0, Span(0, 4, a), Span(0, 6, b))
@@ -228,7 +228,7 @@ def test_deaths_with_progress_are_no_strikes(acts: Acts) -> None:
         assert lease.strikes == 0
         old = lease.work.prefixes.get(0)
         spans = (*(old.spans if old else ()), Span(0, 2, boot))
-        assert acts.bus.prompts.save(boot, lease, prefix("g0", 0, *spans)) == "ok"
+        assert acts.save(boot, lease, prefix("g0", 0, *spans)) == "ok"
         tokens += 2
         acts.bury(boot)
     assert acts.letters() == [] and acts.ledger() == {"generated": Sum(0, tokens)}

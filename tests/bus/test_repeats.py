@@ -45,7 +45,7 @@ ACTS: dict[str, tuple[Callable[[Acts, dict[str, Any]], Any], Any, Any]] = {
     ),
     "bury": (lambda a, x: a.bus.bury("e"), 1, 0),
     "save": (
-        lambda a, x: a.bus.prompts.save(
+        lambda a, x: a.save(
             "e:1", x["leases"][1], prefix(x["leases"][1].group, 0, Span(0, 3, "e:1"))
         ),
         "ok",
@@ -68,7 +68,7 @@ ACTS: dict[str, tuple[Callable[[Acts, dict[str, Any]], Any], Any, Any]] = {
     ),
     "commit": (lambda a, x: a.commit(1, x["done"]), "ok", "old"),
     "announce": (lambda a, x: a.announce(1, step=1), None, None),
-    "confirm": (lambda a, x: a.bus.versions.confirm("e:1", 0, "f0"), True, True),
+    "confirm": (lambda a, x: a.bus.versions.confirm("e:1", 0, "f0"), "ok", "ok"),
     "quarantine": (lambda a, x: a.bus.versions.quarantine("e:1", "why"), None, None),
     "finish": (lambda a, x: a.bus.groups.finish(1, "done", "why"), None, None),
 }
@@ -118,9 +118,9 @@ def test_an_older_save_that_comes_again_changes_nothing(acts: Acts) -> None:
     acts.admit(1)
     [lease] = acts.take(engine)
     for tokens in (3, 8):
-        acts.bus.prompts.save(engine, lease, prefix("g0", 0, Span(0, tokens, engine)))
+        acts.save(engine, lease, prefix("g0", 0, Span(0, tokens, engine)))
     after = world(acts)
-    assert acts.bus.prompts.save(engine, lease, prefix("g0", 0, Span(0, 3, engine))) == "ok"
+    assert acts.save(engine, lease, prefix("g0", 0, Span(0, 3, engine))) == "ok"
     assert world(acts) == after
 
 

@@ -22,7 +22,7 @@ def _at_step_two(start: Callable[..., Acts]) -> Acts:
         acts.commit(step, [])
         acts.announce(step, step=step)
     acts.engine("e:1")
-    assert acts.bus.versions.confirm("e:1", 2, "f2")
+    assert acts.bus.versions.confirm("e:1", 2, "f2") == "ok"
     acts.admit(4)
     return acts
 
@@ -37,11 +37,11 @@ def test_after_a_rollback_the_step_is_back_and_later_versions_are_unproven_at_ta
     assert acts.bus.versions.steps() == {0: 0, 1: 1}
     assert acts.bus.versions.newest() is None, "its weights are nobody's any more"
     assert acts.taken("e:1", version=2) == ("unproven", [])
-    assert not acts.bus.versions.confirm("e:1", 2, "f2")
+    assert acts.bus.versions.confirm("e:1", 2, "f2") == "forgotten"
     with pytest.raises(SluiceError, match="only grows"):
         acts.announce(2, step=2)
     acts.announce(3, step=1)
-    assert acts.bus.versions.confirm("e:1", 3, "f3")
+    assert acts.bus.versions.confirm("e:1", 3, "f3") == "ok"
     assert len(acts.take("e:1", version=3)) == 1
 
 
@@ -60,7 +60,7 @@ def test_what_an_orphan_version_sampled_is_delivered_and_judged_by_the_trainer(
     acts = _at_step_two(start)
     [lease] = acts.take("e:1", version=2)
     orphan = Span(2, 5, "e:1")
-    assert acts.bus.prompts.save("e:1", lease, prefix(lease.group, 0, orphan)) == "ok"
+    assert acts.save("e:1", lease, prefix(lease.group, 0, orphan)) == "ok"
     acts.bus.groups.rollback(1, 1)
     done = [(lease, completion(lease.group, m, orphan)) for m in range(2)]
     assert acts.bus.prompts.deliver("e:1", done) == ["ok", "ok"]
@@ -82,7 +82,7 @@ def test_no_group_waits_for_weights_that_were_lost(start: Callable[..., Acts]) -
     acts.bus.groups.rollback(1, 0)
     acts.announce(3, step=0)
     acts.engine("h:1")
-    assert acts.bus.versions.confirm("h:1", 3, "f3")
+    assert acts.bus.versions.confirm("h:1", 3, "f3") == "ok"
     assert len(acts.take("h:1", 2, version=3)) == 2
     assert [(t.group, t.start_step) for t in acts.ready().groups] == [("g0", 0)]
     assert acts.bus.groups.started() == {"g0": 0, "g1": 0, "g2": 0}

@@ -133,14 +133,14 @@ def test_before_the_first_version_there_is_none(start: Callable[..., Acts]) -> N
 def test_a_wrong_fingerprint_is_no_proof(acts: Acts) -> None:
     acts.beat("e:1")
     confirm = acts.bus.versions.confirm
-    assert not confirm("e:1", 0, "f9")
+    assert confirm("e:1", 0, "f9") == "wrong"
     acts.admit(1)
     assert acts.taken("e:1") == ("unproven", [])
     acts.announce(2, step=1)
-    assert not confirm("e:1", 1, "f1"), "an unknown version below the newest is wrong"
+    assert confirm("e:1", 1, "f1") == "forgotten", "nobody will ever announce it"
     with pytest.raises(SluiceError, match="was not announced"):
         confirm("e:1", 3, "f3")
-    assert confirm("e:1", 2, "f2")
+    assert confirm("e:1", 2, "f2") == "ok"
 
 
 def test_a_rejected_version_is_seen(acts: Acts) -> None:
@@ -154,9 +154,9 @@ def test_a_rejected_version_is_forgotten_with_the_next_proof(acts: Acts) -> None
     acts.engine("e:1")
     acts.bus.versions.reject("e:1", 1, "a checksum is off")
     acts.announce(1, step=1)
-    assert not acts.bus.versions.confirm("e:1", 1, "wrong")
+    assert acts.bus.versions.confirm("e:1", 1, "wrong") == "wrong"
     assert _rejected(acts)
-    assert acts.bus.versions.confirm("e:1", 1, "f1")
+    assert acts.bus.versions.confirm("e:1", 1, "f1") == "ok"
     assert not _rejected(acts)
 
 
@@ -171,7 +171,7 @@ def test_versions_that_nobody_can_name_any_more_are_forgotten(acts: Acts) -> Non
         acts.announce(version, step=version)
     assert acts.client.hlen(acts.keys.versions) <= 2 * 1002
     assert not acts.client.exists(acts.keys.proof(0)), "nor who had proven them"
-    assert acts.bus.versions.confirm("e:1", 1099, "f1099")
+    assert acts.bus.versions.confirm("e:1", 1099, "f1099") == "ok"
 
 
 def test_versions_that_a_living_group_may_name_are_kept(acts: Acts) -> None:
@@ -180,5 +180,5 @@ def test_versions_that_a_living_group_may_name_are_kept(acts: Acts) -> None:
     [lease] = acts.take(engine)
     for version in range(1, 1100):
         acts.announce(version, step=version)
-    assert acts.bus.prompts.save(engine, lease, prefix("g0", 0, Span(0, 1, engine))) == "ok"
+    assert acts.save(engine, lease, prefix("g0", 0, Span(0, 1, engine))) == "ok"
     assert acts.deliver(engine, lease, 0) == "ok"

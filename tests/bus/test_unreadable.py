@@ -33,7 +33,7 @@ def test_an_unreadable_prefix_costs_its_member_only(acts: Acts) -> None:
     a, b = acts.engine("a:1"), acts.engine("b:1")
     acts.admit(1)
     [lease] = acts.take(a)
-    acts.bus.prompts.save(a, lease, prefix("g0", 0, Span(0, 3, a)))
+    acts.save(a, lease, prefix("g0", 0, Span(0, 3, a)))
     _spoil(acts, "g0", "p:0:0", b"\xff not msgpack")
     acts.bury(a)
     [again] = acts.take(b)

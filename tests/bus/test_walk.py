@@ -68,7 +68,7 @@ class Walk:
 
     def flip(self, engine: Engine) -> None:
         if engine.version != self.version:
-            assert self.acts.bus.versions.confirm(engine.boot, self.version, f"f{self.version}")
+            assert self.acts.bus.versions.confirm(engine.boot, self.version, f"f{self.version}") == "ok"
             engine.version = self.version
 
     # One act each; `step` chooses.
@@ -95,7 +95,7 @@ class Walk:
         if found := self.some_member(self.engines):
             engine, lease, m = found
             chunk = prefix(lease.group, m, *engine.grow(lease, m, self.rng.randint(1, 9)))
-            self.twice(lambda: self.acts.bus.prompts.save(engine.boot, lease, chunk))
+            self.twice(lambda: self.acts.save(engine.boot, lease, chunk))
 
     def deliver(self) -> None:
         owners = self.frozen if self.frozen and self.rng.random() < 0.15 else self.engines

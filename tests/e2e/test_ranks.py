@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 from stream import ROOT, pid_of, read_report, start, write_run
-from test_trainer_death import trained
 
+from benchmarks.chaos import recorded
 from pipeline.bus.bus import Bus
 from pipeline.errors import SluiceError
 
@@ -23,7 +23,7 @@ RUN = {
     "bus": {"lease_seconds": 5.0},
     "groups": {"members": 4, "per_step": 4},
     "sampling": {"max_tokens": 24, "temperature": 2.0},
-    "scoring": {"scorers": ["graders:by_hash"]},
+    "scoring": {"scorers": ["benchmarks.rewards:by_hash"]},
     "training": {
         "backend": {"use": "deepspeed", "stage": 3, "whole_elements": 0},
         "learning_rate": 1e-4,
@@ -62,7 +62,7 @@ def test_a_rank_that_is_killed_costs_a_restart_and_nothing_else(
     report = read_report(tmp_path, run_name)
     assert report["restarts"] == {"training-0": 1} and report["balanced"]
     assert "rank 1 is gone" in out + err
-    once = trained(tmp_path / "runs" / run_name)
+    once = recorded(tmp_path / "runs" / run_name)
     assert len(once) == 32 * 4 and set(once.values()) == {1}
     assert not follower.is_running()
     bus.purge()

@@ -9,14 +9,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 from stream import ROOT, read_report, start, write_run
 
+from benchmarks.chaos import recorded
 from pipeline.bus.bus import Bus
 from pipeline.ledger import Sum
-from services.training.records import Records
 
 PROMPTS, MEMBERS, PER_STEP = 48, 4, 4
 FAULTS = """\
@@ -52,18 +51,6 @@ def dying_up(folder: Path, path: Path, faults: str, url: str) -> subprocess.Comp
     )
 
 
-def trained(folder: Path) -> Counter[tuple[str, int]]:
-    """(group, member) of all that the records say was trained."""
-    records = Records(folder)
-    return Counter(
-        (group.prompt.group, member)
-        for number in records.numbers()
-        for group in records.read(number).groups
-        for member in group.members
-        if records.read(number).fates[group.prompt.group].keys() == {"trained"}
-    )
-
-
 def test_a_trainer_killed_between_any_two_acts_loses_nothing_and_trains_nothing_twice(
     tmp_path: Path, server_url: str, run_name: str
 ) -> None:
@@ -73,7 +60,7 @@ def test_a_trainer_killed_between_any_two_acts_loses_nothing_and_trains_nothing_
         top={"name": run_name, "steps": 1000},
         groups={"members": MEMBERS, "per_step": PER_STEP},
         sampling={"max_tokens": 24, "temperature": 2.0},
-        scoring={"scorers": ["graders:by_hash"]},
+        scoring={"scorers": ["benchmarks.rewards:by_hash"]},
         training={"learning_rate": 1e-4, "pack_tokens": 512, "checkpoint_every": 3},
         up={"restarts": 20},
     )
@@ -89,7 +76,7 @@ def test_a_trainer_killed_between_any_two_acts_loses_nothing_and_trains_nothing_
     assert state.batch == state.step == PROMPTS // PER_STEP
     folder = tmp_path / "runs" / run_name
     everything = {(f"{g:08d}", m): 1 for g in range(PROMPTS) for m in range(MEMBERS)}
-    assert trained(folder) == everything
+    assert recorded(folder) == everything
     report = read_report(tmp_path, run_name)
     assert report["balanced"] and report["restarts"]["training-0"] == len(FAULTS.splitlines())
     assert report["ledger"]["trained"]["members"] == PROMPTS * MEMBERS

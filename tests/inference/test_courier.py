@@ -43,7 +43,7 @@ class Desk(NamedTuple):
 def desk(plant: Plant) -> Iterator[Desk]:
     bus = Bus.connect(plant.url, plant.run)
     bus.beat(Beat(service="inference", instance="engine", boot=BOOT))
-    assert bus.versions.confirm(BOOT, 0, "f0")
+    assert bus.versions.confirm(BOOT, 0, "f0") == "ok"
     courier = Courier(bus.prompts)
     courier.start()
     yield Desk(bus, courier)

@@ -89,7 +89,7 @@ class Window:
         manifest = Manifest(version=0, step=0, epoch=1, fingerprint="f", location="here")
         self.bus.versions.announce(manifest, min_version=0)
         self.bus.beat(Beat(service="inference", instance="engine", boot=ENGINE))
-        assert self.bus.versions.confirm(ENGINE, 0, "f")
+        assert self.bus.versions.confirm(ENGINE, 0, "f") == "ok"
         self.taken: dict[str, str] = {}
         self.prompts: list[Prompt] = []
 

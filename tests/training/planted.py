@@ -80,7 +80,7 @@ class Stream:
         self.beat()
         manifest = self.bus.versions.newest()
         assert manifest is not None and manifest.version == version
-        assert self.bus.versions.confirm(ENGINE, version, manifest.fingerprint)
+        assert self.bus.versions.confirm(ENGINE, version, manifest.fingerprint) == "ok"
         self.version = version
 
     def beat(self) -> None:

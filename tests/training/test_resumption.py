@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from planted import Stream, Trainer, made_run, wait_until
 
 from pipeline.bus.bus import Bus
@@ -18,9 +19,10 @@ from pipeline.errors import ConfigError, DecodeError, SluiceError
 from pipeline.ledger import Sum
 from pipeline.messages import Beat
 from pipeline.model.fingerprint import fingerprint
-from pipeline.run import Run
+from pipeline.run import Lag, Run
 from pipeline.run import Training as Keys
 from pipeline.serve import EXIT_DONE, EXIT_FENCED
+from services.training.checkpoints import Checkpoint, Checkpoints
 from services.training.records import Records
 from services.training.replay import replay
 
@@ -290,3 +292,56 @@ def put_back(bus: Bus, keys: dict[bytes, bytes]) -> None:
         for key, value in keys.items():
             together.restore(key, 0, value)
         together.execute()
+
+
+@pytest.mark.parametrize("lost", [(1,), (1, 2), (2,)])
+def test_a_server_that_was_put_back_behind_records_that_are_lost_is_told_their_number(
+    server_url: str, stream: Stream, lead: Lead, run: Run, lost: tuple[int, ...]
+) -> None:
+    """Their groups are not known any more, and may be trained once more; the run goes on."""
+    first = lead()
+    serve_first(stream)
+    feed(stream, 3)
+    assert first.stop() == EXIT_DONE
+    for number in lost:
+        (run.folder / "steps" / f"{number:08d}.e1").unlink()
+    stream.bus.purge()
+    anew = Stream(server_url, run)
+    second = lead()
+    wait_until(lambda: anew.bus.state().batch == 3, "commits")
+    assert anew.bus.state().step == second.service.optimizer_step == 3
+    wait_until(lambda: anew.bus.state().version == second.service.version, "version")
+    anew.serve(anew.bus.state().version)
+    anew.admit(6)
+    assert anew.bus.snapshot().places.alive == 2 * len(lost)
+    anew.finish(anew.take(2))
+    wait_until(lambda: anew.bus.state().step == 4, "step 4")
+    anew.bus.close()
+
+
+def test_a_group_is_waited_for_once(stream: Stream, lead: Lead) -> None:
+    trainer = lead()
+    trainer.service.settings = replace(trainer.service.settings, lag=Lag(max=1, hold_seconds=0.3))
+    serve_first(stream)
+    stream.admit(4)
+    first, slow = stream.take(2), stream.take(2)
+    assert slow
+    stream.finish(first)
+    wait_until(lambda: stream.bus.state().step == 1, "step 1")
+    wait_until(lambda: stream.bus.versions.newest().step == 1, "version 1")
+    begun = time.monotonic()
+    feed(stream, 4)
+    assert trainer.service.given_up == {lease.group for lease in slow}
+    assert stream.bus.state().step == 5 and time.monotonic() - begun < 20
+    assert trainer.service.held_since is None
+
+
+def test_of_one_batch_the_checkpoint_of_the_highest_epoch_counts(tmp_path: Path) -> None:
+    made = Checkpoint(
+        batch=7, step=7, version=7, fingerprint="f", backend="torch", ranks=1, threads=1
+    )
+    checkpoints = Checkpoints(tmp_path, lambda folder: None)
+    for epoch in (9, 10, 11):
+        checkpoints.write(made, epoch=epoch)
+    newest = checkpoints.newest()
+    assert newest is not None and newest[0].name == "00000007.e11"

@@ -1,3 +1,6 @@
+import multiprocessing
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -6,6 +9,7 @@ from made import gradient, group, member, rules, tiny_model
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from pipeline.disk import new_folder
 from pipeline.model.fingerprint import fingerprint, named_parameters
 from pipeline.protocols import Pack, Rank
 from services.training.backends.torch import TorchBackend
@@ -136,15 +140,22 @@ def test_transformers_loads_what_was_saved_bit_for_bit(
     assert [path.name for path in tmp_path.iterdir()] == ["v1"]
 
 
+def die_in(folder: Path) -> None:
+    with new_folder(folder) as half:
+        (half / "model.safetensors").write_bytes(b"half of")
+        (half / "left-over").write_bytes(b"")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def test_C039_a_save_that_was_cut_off_has_no_name_and_does_not_stop_the_next(
     tmp_path: Path,
 ) -> None:
     backend = TorchBackend(tiny_model())
     folder = tmp_path / "v1"
-    half = tmp_path / "v1.partial"
-    half.mkdir()
-    (half / "model.safetensors").write_bytes(b"half of")
-    (half / "left-over").write_bytes(b"")
+    child = multiprocessing.get_context("fork").Process(target=die_in, args=(folder,))
+    child.start()
+    child.join()
+    (half,) = tmp_path.glob("*")
     backend.save(str(folder))
     assert not half.exists() and not (folder / "left-over").exists()
     AutoModelForCausalLM.from_pretrained(folder)

@@ -153,3 +153,19 @@ def test_a_folder_that_is_no_runs_is_left_alone(tmp_path: Path) -> None:
 
 def test_the_guard_remembers_who_was_not_reaped() -> None:
     assert guard.watched(["watch 7\n", "watch 8\n", "forget 7\n", "watch 9\n"]) == {8, 9}
+
+
+def test_a_number_is_not_another_run_that_somebody_named_so(tmp_path: Path) -> None:
+    mark_ended(claim(RUN, tmp_path).folder)
+    os.close(claim(replace(RUN, name="made-2"), tmp_path).lock)
+    assert claim(RUN, tmp_path).run.name == "made-3"
+    assert claim(replace(RUN, name="made-2"), tmp_path).run.name == "made-2"
+
+
+@pytest.mark.parametrize("kind", ["epochs", "steps", "checkpoints"])
+def test_whatever_a_trainer_wrote_is_kept(tmp_path: Path, kind: str) -> None:
+    former = claim(RUN, tmp_path)
+    (former.folder / kind / "1").mkdir(parents=True)
+    os.close(former.lock)
+    claimed = claim(RUN, tmp_path)
+    assert claimed.resumed and (claimed.folder / kind / "1").exists()

@@ -116,9 +116,9 @@ def announce(
 def confirm(w: World, boot: str, version: int, fingerprint: str) -> str:
     if is_gone(w, boot):
         return "gone"
-    if version not in w.versions and version > w.version:
-        return "unknown"
-    if version not in w.versions or w.versions[version][1] != fingerprint:
+    if version not in w.versions:
+        return "unknown" if version > w.version else "forgotten"
+    if w.versions[version][1] != fingerprint:
         return "wrong"
     w.proofs.add((boot, version))
     w.boots[boot].rejected = ""

@@ -1,4 +1,7 @@
-"""A scorer whose rewards of one group are never alike, so that no group is dropped."""
+"""A scorer whose rewards of one group are never alike, so that no group is dropped.
+
+For `chaos`, and for tests that count every member.
+"""
 
 from __future__ import annotations
 
