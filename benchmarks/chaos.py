@@ -4,11 +4,11 @@
 
 A whole `sluice up` with two engines and two scorers on a server of its own (AOF, fsync every
 second). At random moments, but not before the run has made some progress since, one of its
-processes or the server is killed. Fates do not depend on
-timing here (the trainer holds, no group is without signal), so each member must be trained once;
-those that ended as `failed` were taken for poison, since three owners died with them, and must be
-few. What the records of the steps count must be what the ledger does, and replaying them must lead
-to the same weights. The last line is one JSON object; exit 1 where a bar did not hold.
+processes or the server is killed. Fates do not depend on timing here (the trainer holds, no group
+is without signal), so each member must be trained once; those that ended as `failed` were taken for
+poison, since three owners died with them, and must be few. What the records of the steps count must
+be what the ledger does, and replaying them must lead to the same weights. The last line is one JSON
+object; exit 1 where a bar did not hold.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def main() -> int:
     """The benchmark; its exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=50, help="how many there must be")
-    parser.add_argument("--prompts", type=int, default=400)
+    parser.add_argument("--prompts", type=int, default=800)
     parser.add_argument("--seconds", type=float, default=1.5, help="between two kills, on average")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()

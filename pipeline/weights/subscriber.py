@@ -37,7 +37,7 @@ class Subscriber:
         self._newest: Manifest | None = None
         self._failures, self._retry_at = 0, float("inf")
         self._confirming: int | None = None
-        self._flipped = -1  # and not settled since: what it sampled is unproven
+        self._flipped = -1  # the last flip of this boot, if any
         self._wrong, self._num_wrong = "", 0
         self._quarantine, self._told = "", ""  # why, and which boot was told so
         self._proven: dict[int, str] = {}  # with their fingerprints

@@ -47,11 +47,6 @@ class Pool:
         self._slots: list[asyncio.Task[None]] = []
         self._on_replaced = on_replaced
 
-    @property
-    def pids(self) -> set[int]:
-        """Of the workers that are up."""
-        return {process.pid for process in self._processes}
-
     async def start(self) -> None:
         """All workers up, every scorer built in each; raises ConfigError where one cannot be."""
         starts = (self._start() for _ in range(self._workers))

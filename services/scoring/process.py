@@ -73,11 +73,6 @@ class Process:
                 raise
 
     @property
-    def pid(self) -> int:
-        """Of the worker, and of its process group."""
-        return self._child.pid
-
-    @property
     def dead(self) -> bool:
         """Whether it is known to have ended."""
         return self._reader.at_eof()

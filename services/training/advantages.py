@@ -1,6 +1,6 @@
 """Advantages of one group: rewards [n] of its members that have one, to advantages [n]. † torch
 
-Shapes only; which members belong to a group and have a reward is known in `batch`.
+Shapes only; which members belong to a group and have a reward is known in `considered`.
 """
 
 from __future__ import annotations

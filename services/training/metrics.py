@@ -15,7 +15,8 @@ class Numbers:
         self.clock = Clock(metrics)
         self.steps = metrics.counter("steps", "Optimizer steps taken.")
         self.skipped_steps = metrics.counter(
-            "skipped_steps", "Steps whose gradient was not finite."
+            "skipped_steps",
+            "Steps not taken: their gradient was not finite, or no token was inside the loss.",
         )
         self.members = metrics.counter("members", "Members trained.")
         self.tokens = metrics.counter("tokens", "Tokens trained.")

@@ -6,6 +6,7 @@ are skipped.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -51,6 +52,13 @@ def test_a_replica_is_refused_and_its_primary_named(server: Server, admin: redis
     finally:
         admin.replicaof("NO", "ONE")
     Bus.connect(server.url, "run").close()
+
+
+def test_a_server_says_which_process_it_is(server: Server, admin: redis.Redis) -> None:
+    with contextlib.closing(Bus.connect(server.url, "run")) as bus:
+        about = bus.server()
+        assert Path(f"/proc/{about['process_id']}/cwd").resolve() == server.folder
+        assert about["run_id"] == admin.info("server")["run_id"]
 
 
 def test_a_server_that_still_loads_is_waited_for_and_then_named() -> None:

@@ -68,7 +68,10 @@ class Walk:
 
     def flip(self, engine: Engine) -> None:
         if engine.version != self.version:
-            assert self.acts.bus.versions.confirm(engine.boot, self.version, f"f{self.version}") == "ok"
+            assert (
+                self.acts.bus.versions.confirm(engine.boot, self.version, f"f{self.version}")
+                == "ok"
+            )
             engine.version = self.version
 
     # One act each; `step` chooses.

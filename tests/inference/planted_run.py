@@ -14,7 +14,7 @@ from pipeline.bus.bus import Bus
 from pipeline.bus.keys import Keys
 from pipeline.ledger import Fates, in_flight
 from pipeline.life import Life
-from pipeline.messages import Beat, Completion, Manifest, Prompt, Sampling, Tensor
+from pipeline.messages import Beat, Completion, Manifest, Prompt, Sampling, Tensor, Work
 from pipeline.metrics import Metrics
 from pipeline.watch import Seen
 from services.inference.metrics import Numbers
@@ -159,6 +159,33 @@ class Running:
             self.service.run()
         except BaseException as exc:
             self.error = exc
+
+
+def alone(prompt: Prompt, version: int = 0) -> list[Completion]:
+    """What an engine of this version makes of the prompt that nobody disturbs."""
+    engine = Paced(boot="alone:1")
+    engine.stage(manifest(version), NoTransport())
+    engine.flip()
+    engine.add(Work(prompt=prompt, todo=(0, 1)))
+    done: list[Completion] = []
+    while engine.busy:
+        done += engine.step()
+    return done
+
+
+def ids(completions: Iterable[Completion]) -> dict[tuple[str, int], list[int]]:
+    return {(c.group, c.member): array("i", c.ids).tolist() for c in completions}
+
+
+def check(prompt: Prompt, done: list[Completion]) -> None:
+    """Every token of every span is the one that its version samples in that place."""
+    for completion in done:
+        [(key, tokens)], at = ids([completion]).items(), 0
+        for span in completion.spans:
+            end = at + span.tokens
+            assert tokens[at:end] == ids(alone(prompt, span.version))[key][at:end]
+            at = end
+        assert at == len(tokens)
 
 
 def wait_until(condition: Callable[[], object], seconds: float = PATIENCE_SECONDS) -> None:

@@ -2,40 +2,15 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable
 
 import pytest
-from engines_for_tests import Paced
-from planted_run import TOKENS, NoTransport, Plant, Running, manifest, wait_until
+from planted_run import TOKENS, Plant, Running, check, wait_until
 
 from pipeline.ledger import Sum
-from pipeline.messages import Completion, Prompt, Span, Work
+from pipeline.messages import Span
 
 Start = Callable[..., Running]
-
-
-def sampled_by(prompt: Prompt, version: int) -> dict[int, list[int]]:
-    """What each member would be if this version sampled all of it."""
-    engine = Paced(boot="alone:1")
-    engine.stage(manifest(version), NoTransport())
-    engine.flip()
-    engine.add(Work(prompt=prompt, todo=(0, 1)))
-    done: list[Completion] = []
-    while engine.busy:
-        done += engine.step()
-    return {c.member: array("i", c.ids).tolist() for c in done}
-
-
-def check(prompt: Prompt, done: list[Completion]) -> None:
-    """Every token of every span is the one that its version samples in that place."""
-    for completion in done:
-        ids, at = array("i", completion.ids).tolist(), 0
-        for span in completion.spans:
-            expected = sampled_by(prompt, span.version)[completion.member]
-            assert ids[at : at + span.tokens] == expected[at : at + span.tokens]
-            at += span.tokens
-        assert at == len(ids)
 
 
 @pytest.mark.parametrize("more", [3, TOKENS - 5], ids=["running", "in_the_outbox"])

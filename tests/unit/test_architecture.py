@@ -45,6 +45,7 @@ WITH_TORCH = {
     "services.training.backends.state",
     "services.training.backends.torch",
     "services.training.batch",
+    "services.training.checkpoints",
     "services.training.considered",
     "services.training.corrections",
     "services.training.journal",
