@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from stream import ROOT, read_report, start, write_run
 
 from benchmarks.chaos import recorded
@@ -51,6 +52,7 @@ def dying_up(folder: Path, path: Path, faults: str, url: str) -> subprocess.Comp
     )
 
 
+@pytest.mark.timeout(300)
 def test_a_trainer_killed_between_any_two_acts_loses_nothing_and_trains_nothing_twice(
     tmp_path: Path, server_url: str, run_name: str
 ) -> None:
