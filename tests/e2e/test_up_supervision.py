@@ -277,18 +277,25 @@ def test_a_name_that_another_run_has_on_the_server_is_refused(
     assert "keys of another run" in told.last
 
 
-@pytest.mark.parametrize("trainer", ["crashes", "idles"])
-def test_a_run_that_up_could_not_end_is_not_over_for_those_who_joined_from_elsewhere(
-    tmp_path: Path, server_url: str, run_name: str, trainer: str
+def test_a_run_that_was_stopped_is_not_over_for_those_who_joined_from_elsewhere(
+    tmp_path: Path, server_url: str, run_name: str
 ) -> None:
-    roles = ALL | {"redis": server_url, "training-0": trainer, "restarts": 0}
-    with started(tmp_path, roles, run_name) as up:
+    with started(tmp_path, ALL | {"redis": server_url}, run_name) as up:
         up.send_signal(signal.SIGINT)
-        up.wait(timeout=SOON_SECONDS)
+        assert up.wait(timeout=SOON_SECONDS) == 0
     with closing(Bus.connect(server_url, run_name)) as bus:
         assert bus.state().stop == ""
         bus.purge()
-    assert report_of(tmp_path, run_name)["outcome"] in ("stopped", "failed")
+    assert report_of(tmp_path, run_name)["outcome"] == "stopped"
+
+
+def test_nor_is_one_that_up_gave_up(tmp_path: Path, server_url: str, run_name: str) -> None:
+    roles = {"training-0": "crashes", "redis": server_url}
+    assert run_up(tmp_path, roles, name=run_name).returncode == 1
+    with closing(Bus.connect(server_url, run_name)) as bus:
+        assert bus.state().stop == ""
+        bus.purge()
+    assert report_of(tmp_path, run_name)["outcome"] == "failed"
 
 
 def test_a_signal_in_the_first_moment_is_a_stop_like_any_other(tmp_path: Path) -> None:
