@@ -68,7 +68,7 @@ PEER_ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 LAGS, SYNCHRONOUS, COMPARED = (0, 1, 2, 4), 0, 2
-MICRO_BATCHES, TUNING_STEPS = (128, 64, 32), 6
+PARTS, TUNING_STEPS = (1, 2, 4), 6
 TARGET, WARM_STEPS = 0.9, 5
 IDEAL_BAR, TOKENS_BAR, TARGET_BAR = 0.85, 2.0, 1.3
 UNDISTURBED = 0.8
@@ -123,9 +123,9 @@ def parse() -> argparse.Namespace:
         "--peer-python", type=os.path.abspath, help="of an environment with TRL; else skipped"
     )
     parser.add_argument("--lags", type=int, nargs="*", default=LAGS, help="values of lag.max")
-    parser.add_argument("--steps", type=int, default=60, help="of each of our runs")
+    parser.add_argument("--steps", type=int, default=90, help="of each of our runs")
     parser.add_argument("--peer-steps", type=int, default=100, help="of the peer's run")
-    parser.add_argument("--every", type=int, default=5, help="steps between graded versions")
+    parser.add_argument("--every", type=int, default=10, help="steps between graded versions")
     parser.add_argument("--members", type=int, default=8, help="samples of a held-out prompt")
     parser.add_argument("--seed", type=int, default=0, help="of every run")
     parser.add_argument("--set", action="append", default=[], help="overrides of the demo's keys")
@@ -272,8 +272,8 @@ def tune(python: str, settings: Figures) -> dict[tuple[int, str], float]:
         seconds = ends[-1].seconds - ends[0].seconds
         tried[rows, policy] = sum(end.tokens for end in ends[1:]) / seconds
 
-    for rows in MICRO_BATCHES:
-        attempt(rows, "PASSIVE")
+    for parts in PARTS:
+        attempt(settings["members"] * settings["per_step"] // parts, "PASSIVE")
     best, _ = max(tried, key=lambda way: tried[way])
     attempt(best, "ACTIVE")
     return tried

@@ -14,6 +14,7 @@ import json
 import math
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -134,12 +135,11 @@ def main() -> int:
 def run(name: str, overrides: list[str]) -> Figures:
     """One run from start to report; its figures."""
     command = [sys.executable, "-m", "services.cli", "up", "examples/demo.toml"]
-    for override in (f"name=bench-{name}", *overrides):
+    fresh = f"bench-{name}-{int(time.time())}"  # or one that was cut short would be gone on with
+    for override in (f"name={fresh}", *overrides):
         command += ["--set", override]
-    before = set((ROOT / "runs").glob("*"))
     subprocess.run(command, cwd=ROOT, check=True)
-    (folder,) = set((ROOT / "runs").glob("*")) - before
-    report = json.loads((folder / "report.json").read_text())
+    report = json.loads((ROOT / "runs" / fresh / "report.json").read_text())
     return {key: report[key] for key in SHOWN} | {"lag_limit": report["config"]["lag"]["max"]}
 
 
