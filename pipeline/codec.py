@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 
 from pipeline.errors import DecodeError
-from pipeline.messages import Beat, Completion, Manifest, Message, Prompt, Score
+from pipeline.messages import Beat, Blob, Completion, Manifest, Message, Prompt, Score
 
 M = TypeVar("M", Prompt, Completion, Score, Manifest, Beat)
+Cargo = TypeVar("Cargo", Completion, Score)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoders = {
     kind: msgspec.msgpack.Decoder(kind) for kind in (Prompt, Completion, Score, Manifest, Beat)
+}
+_cargo: dict[type[Any], msgspec.msgpack.Decoder[Any]] = {
+    Completion: msgspec.msgpack.Decoder(Completion | Blob),
+    Score: msgspec.msgpack.Decoder(Score | Blob),
 }
 _tag = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
 
@@ -25,8 +30,17 @@ def encode(message: Message) -> bytes:
 
 def decode(kind: type[M], payload: bytes) -> M:
     """The message of this kind; raises DecodeError that names both versions otherwise."""
+    return cast(M, _decode(kind, _decoders[kind], payload))
+
+
+def decode_cargo(kind: type[Cargo], payload: bytes) -> Cargo | Blob:
+    """The message of this kind, or the blob that stands for it; raises DecodeError as `decode`."""
+    return cast(Cargo | Blob, _decode(kind, _cargo[kind], payload))
+
+
+def _decode(kind: type[Any], decoder: msgspec.msgpack.Decoder[Any], payload: bytes) -> Any:
     try:
-        return cast(M, _decoders[kind].decode(payload))
+        return decoder.decode(payload)
     except msgspec.MsgspecError as exc:
         expected = kind.__struct_config__.tag
         raise DecodeError(

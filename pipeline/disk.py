@@ -56,6 +56,12 @@ def new_folder(path: Path) -> Iterator[Path]:
     sync(path.parent)
 
 
+def free_bytes(path: Path) -> int:
+    """What is left to us where `path` is, or will be."""
+    there = next(part for part in (path.absolute(), *path.absolute().parents) if part.exists())
+    return shutil.disk_usage(there).free
+
+
 def sync(path: Path) -> None:
     """What was written to the file or folder reaches the disk."""
     descriptor = os.open(path, os.O_RDONLY)

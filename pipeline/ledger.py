@@ -7,6 +7,47 @@ from typing import NamedTuple
 
 GENERATED = "generated"
 
+FLAWS = (
+    "prompt_length",
+    "prompt_temperature",
+    "prompt_token_unknown",
+    "empty_prompt",
+    "empty_completion",
+    "token_unknown",
+    "logprob_length",
+    "nonfinite_logprob",
+    "positive_logprob",
+    "span_length",
+    "mask_range",
+    "kept_length",
+    "kept_token_unknown",
+    "kept_order",
+    "kept_without_token",
+    "kept_missing",
+)
+"""Fates of members that are not whole."""
+
+FATES = (
+    "trained",
+    "undone",
+    "skipped",
+    "zero_signal",
+    "stale",
+    "future_version",
+    "orphan_version",
+    "masked",
+    "scorer_error",
+    "failed",
+    "cut",
+    "expired",
+    "late",
+    "duplicate",
+    "superseded",
+    "cancelled",
+    *FLAWS,
+)
+"""How a token can end: what each means is in docs/glossary.md."""
+
 
 class Sum(NamedTuple):
     """Members and tokens that share a fate."""
@@ -29,7 +70,11 @@ def total(parts: Iterable[Mapping[str, Sum]]) -> Fates:
     return out
 
 
+def generated(ledger: Mapping[str, Sum]) -> int:
+    """Tokens that came out of engines."""
+    return ledger.get(GENERATED, Sum(0, 0)).tokens
+
+
 def in_flight(ledger: Mapping[str, Sum]) -> int:
     """Tokens generated that have no fate yet; 0 once nothing is alive, negative never."""
-    generated = ledger.get(GENERATED, Sum(0, 0)).tokens
-    return generated - sum(s.tokens for fate, s in ledger.items() if fate != GENERATED)
+    return generated(ledger) - sum(s.tokens for fate, s in ledger.items() if fate != GENERATED)

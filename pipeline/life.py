@@ -4,7 +4,7 @@ The beat leaves from a thread, but only while the main loop makes progress: a pr
 falls silent, and its work is given to others. The answer to a beat says how the run stands.
 
 The numbers in a beat are the process's, and go on over a new boot: whoever adds them up takes the
-newest beat of each instance and pid.
+newest beat of each process.
 """
 
 from __future__ import annotations
@@ -15,19 +15,31 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
+from typing import NamedTuple
 
 from pipeline.bus.bus import Bus, Pulse
+from pipeline.bus.connection import patience
 from pipeline.errors import Gone, SluiceError
 from pipeline.messages import Beat
 from pipeline.metrics import Metrics
+from pipeline.watch import ENDED, SILENT_SECONDS
 
 log = logging.getLogger(__name__)
 
 BEAT_SECONDS = 1.0
 PATIENCE_SECONDS = 10.0
+TRY_SECONDS = 2.0
+"""For one beat: whoever gets no answer says so before the patience of its other acts is over."""
+
+
+class Wait(NamedTuple):
+    """What is waited for, or None, and since when (monotonic seconds)."""
+
+    what: str | None
+    since: float
 
 
 class Life:
@@ -45,11 +57,15 @@ class Life:
     ) -> None:
         self.service, self.instance, self.http = service, instance, http
         self.boot = _new_boot(instance)
+        self.process = self.boot
         self.version = -1
         self.pulse = Pulse(version=-1, step=0, stop="", reason="", closed=())
         self._bus, self._metrics, self._beat_seconds = bus, metrics, beat_seconds
-        self._waiting_for: str | None = "start"
-        self._alive_until = time.monotonic() + PATIENCE_SECONDS
+        now = time.monotonic()
+        self._wait, self._turn_at, self._long = Wait("start", now), now, False
+        self._alive_until = now + PATIENCE_SECONDS
+        self._heard_at, self._unheard = now, ""
+        self.also: Callable[[], None] = lambda: None  # after each beat, in its thread
         self.signal = ""
         self._ended = threading.Event()
         self._lock = threading.Lock()  # of what both threads write: boot, and the four below
@@ -76,18 +92,40 @@ class Life:
         """Whether the main loop made progress of late, or said how long it would not."""
         return time.monotonic() < self._alive_until
 
-    def progress(self, waiting_for: str | None = None, held: Sequence[str] = ()) -> set[str]:
+    @property
+    def waiting_for(self) -> str | None:
+        """What the next beat will say."""
+        return self._wait.what
+
+    @property
+    def trouble(self) -> str:
+        """Why this process cannot be relied on now; empty where it can."""
+        now = time.monotonic()
+        if not self.healthy:
+            return f"its loop has made no turn for {now - self._turn_at:.0f} s"
+        silent, why = now - self._heard_at, self._unheard
+        if silent <= SILENT_SECONDS:
+            return ""
+        return f"no beat was answered for {silent:.0f} s" + (f": {why}" if why else "")
+
+    def progress(
+        self, waiting_for: str | None = None, held: Sequence[str] = (), *, moved: bool = False
+    ) -> set[str]:
         """One more turn of the loop. Returns held groups that were closed.
 
-        Raises Gone, and whatever ended the thread that beats.
+        `moved`: some of what was waited for has come, so that the wait begins anew. Raises Gone,
+        and whatever ended the thread that beats.
         """
-        self._alive_until = max(self._alive_until, time.monotonic() + PATIENCE_SECONDS)
+        now = self._turn_at = time.monotonic()
+        self._alive_until = max(self._alive_until, now + PATIENCE_SECONDS)
+        if moved or waiting_for != self._wait.what:
+            self._wait = Wait(waiting_for, now)
         with self._lock:
             if self._error is not None:
                 raise self._error
             if self._gone:
                 raise Gone(f"{self.boot} was declared dead")
-            self._waiting_for, self._held = waiting_for, tuple(held)
+            self._held = tuple(held)
             closed, self._closed = self._closed, set()
             return closed
 
@@ -97,13 +135,14 @@ class Life:
 
         `what` is what the process waits for meanwhile; None: it is at work.
         """
-        self._waiting_for, before = what, self._waiting_for
-        self._alive_until = time.monotonic() + seconds
+        now, before = time.monotonic(), self._wait.what
+        self._wait, self._long, self._alive_until = Wait(what, now), True, now + seconds
         try:
             yield
         finally:
-            self._waiting_for = before
-            self._alive_until = time.monotonic() + PATIENCE_SECONDS
+            now = self._turn_at = time.monotonic()
+            self._wait, self._long = Wait(before, now), False
+            self._alive_until = now + PATIENCE_SECONDS
 
     def reborn(self) -> str:
         """A new boot after Gone: the old one's work is others' now."""
@@ -118,7 +157,7 @@ class Life:
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join(timeout=5)
-        self._waiting_for = "ended"
+        self._wait = Wait(ENDED, time.monotonic())
         try:
             self._beat()
         except SluiceError as exc:
@@ -129,12 +168,23 @@ class Life:
             if not self.healthy or self._gone:
                 continue
             try:
-                self._beat()
+                with patience(TRY_SECONDS):
+                    self._beat()
+                    self.also()
+                self._note("")
             except SluiceError as exc:  # the main loop meets it too, and decides
-                log.warning("beat failed: %s", exc)
+                self._note(str(exc))
             except Exception as exc:  # raised again in the main loop, by progress
                 self._error = exc
                 return
+
+    def _note(self, error: str) -> None:
+        """Of the last beat; an outage is one line when it begins and one when it ends."""
+        if error and error != self._unheard:
+            log.warning("beat failed: %s", error)
+        if self._unheard and not error:
+            log.info("beats are answered again")
+        self._unheard = error
 
     def _beat(self) -> None:
         with self._lock:
@@ -146,22 +196,28 @@ class Life:
             with self._lock:
                 self._gone |= boot == self.boot
             return
+        self._heard_at = time.monotonic()
         with self._lock:
             self.pulse = pulse
             if boot == self.boot:
                 self._closed.update(pulse.closed)
 
     def _say(self, boot: str) -> Beat:
+        now, wait = time.monotonic(), self._wait
         return Beat(
             service=self.service,
             instance=self.instance,
             boot=boot,
             pid=os.getpid(),
+            process=self.process,
             http=self.http,
-            waiting_for=self._waiting_for,
+            waiting_for=wait.what,
+            waited_seconds=now - wait.since,
+            turn_seconds=0.0 if self._long else now - self._turn_at,
             version=self.version,
-            totals=self._metrics.totals(),
+            totals={name: total for name, total in self._metrics.totals().items() if total},
             gauges=self._metrics.gauges(),
+            curves=self._metrics.curves(),
         )
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

@@ -128,6 +128,17 @@ class Tensor(Struct, frozen=True, array_like=True):
     checksum: str
 
 
+class Blob(Struct, frozen=True, kw_only=True, tag="blob/1"):
+    """Stands for a message that is too large for one value: so many pieces hold its bytes.
+
+    `name` is what their keys are named by, `digest` the checksum of all bytes: blake2b, 16 bytes.
+    """
+
+    name: str
+    pieces: int
+    digest: str
+
+
 class Manifest(Struct, frozen=True, kw_only=True, tag="manifest/1"):
     """A version of the policy's weights as announced: what to fetch, where, and its proof."""
 
@@ -143,21 +154,30 @@ class Manifest(Struct, frozen=True, kw_only=True, tag="manifest/1"):
 class Beat(Struct, frozen=True, kw_only=True, tag="beat/1"):
     """What a process says of itself once a second. `totals` only ever grow within a boot.
 
-    `http` is the address of its metrics; `waiting_for` names what blocks it, or is None.
+    `http` is the address of its metrics; `waiting_for` names what blocks it, or is None, and
+    `waited_seconds` says since when, as a duration, since clocks differ. `turn_seconds` is how long
+    its loop has been in one turn, and 0 in an act that was declared to be long. `curves` are
+    numbers over the steps of the run, thinned, as (step, value).
     """
 
     service: str
     instance: str
     boot: str
     pid: int = 0
+    process: str = ""
+    """The same for all boots of a process and for no other's: a container that is started again
+    has the pid that it had."""
     http: str = ""
     waiting_for: str | None = None
     version: int = -1
     totals: dict[str, float] = {}
     gauges: dict[str, float] = {}
+    waited_seconds: float = 0.0
+    turn_seconds: float = 0.0
+    curves: dict[str, tuple[tuple[float, float], ...]] = {}
 
 
-Message = Prompt | Completion | Score | Manifest | Beat
+Message = Prompt | Completion | Score | Blob | Manifest | Beat
 
 
 class Work(Struct, frozen=True, kw_only=True):

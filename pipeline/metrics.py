@@ -1,49 +1,126 @@
-"""Counters and gauges of one process, on a registry of its own.
+"""Counters, gauges and histograms of one process, on a registry of its own.
 
-The same numbers leave by two doors: Prometheus scrapes them, and each beat carries them to the
-panel and the report. Names: `sluice_<service>_<noun>_<unit>[_total]`, base units, few labels.
+The same numbers leave by two doors: Prometheus scrapes them, and each beat carries the counters and
+gauges to the panel and the report. Names: `sluice_<service>_<noun>_<unit>[_total]`, base units. A
+label's values are declared with the metric, so that no input can make more series of it.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Literal
+from collections.abc import Iterable, Sequence
+from itertools import product
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
+    Histogram,
     disable_created_metrics,
     generate_latest,
 )
+from prometheus_client.metrics_core import Metric
 
-Activity = Literal["busy", "idle", "other"]
+from pipeline.curve import Curve
+
+OTHER = "other"
+"""The value of a label that was not declared."""
+
+LENGTHS = tuple(2**n for n in range(4, 17))
+"""Bounds of histograms of completions, in tokens."""
+
+C = TypeVar("C", Counter, Gauge)
 
 
 # A second series for each counter, which nobody reads.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
+class Declared(NamedTuple):
+    """A metric as Prometheus sees it, and the values that its labels may have."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    labels: dict[str, Sequence[str]]
+    text: str
+
+
+class Labelled(Generic[C]):
+    """A metric with a series for each combination of its labels' values, all there from the start.
+
+    A series that began with its first event would hide that event: nothing is known to have grown.
+    """
+
+    def __init__(self, metric: C, labels: dict[str, Sequence[str]]) -> None:
+        self._metric: C = metric
+        self._known = labels
+        for values in product(*labels.values()):
+            metric.labels(*values)
+
+    def labels(self, **given: str) -> C:
+        """The series; what was not declared counts as `other`."""
+        known = self._known
+        bounded = {name: v if v in known[name] else OTHER for name, v in given.items()}
+        series: C = self._metric.labels(**bounded)
+        return series
+
+
 class Metrics:
     """The registry of one service; each service declares its numbers in its `metrics.py`."""
 
-    def __init__(self, service: str) -> None:
-        self.prefix = f"sluice_{service}_"
+    def __init__(self, service: str, **of: str) -> None:
+        """`of` labels all that is scraped: the run, and the instance."""
+        self.prefix, self._of = f"sluice_{service}_", of
         self.registry = CollectorRegistry()
+        self.declared: list[Declared] = []
+        self._beside: list[Metrics] = []
+        self._curves: dict[str, Curve] = {}
 
-    def counter(self, noun: str, text: str, *labels: str) -> Counter:
+    def alike(self, subject: str) -> Metrics:
+        """For numbers of another subject, labelled alike: scraped once `serve` is told of them."""
+        return Metrics(subject, **self._of)
+
+    def serve(self, other: Metrics) -> None:
+        """Scraped at the same door from now on; no beat carries them."""
+        self._beside.append(other)
+
+    def counter(self, noun: str, text: str) -> Counter:
         """A number that only grows; `_total` is added to its name."""
-        return Counter(f"{self.prefix}{noun}", text, labels, registry=self.registry)
+        self._declare("counter", f"{noun}_total", text)
+        return Counter(f"{self.prefix}{noun}", text, registry=self.registry)
 
-    def gauge(self, noun: str, text: str, *labels: str) -> Gauge:
+    def counter_by(self, noun: str, text: str, **labels: Sequence[str]) -> Labelled[Counter]:
+        """A counter for each combination of the labels' values."""
+        self._declare("counter", f"{noun}_total", text, **labels)
+        names = (*labels,)
+        return Labelled(
+            Counter(f"{self.prefix}{noun}", text, names, registry=self.registry), labels
+        )
+
+    def gauge(self, noun: str, text: str) -> Gauge:
         """A number that goes up and down."""
-        return Gauge(f"{self.prefix}{noun}", text, labels, registry=self.registry)
+        self._declare("gauge", noun, text)
+        return Gauge(f"{self.prefix}{noun}", text, registry=self.registry)
+
+    def gauge_by(self, noun: str, text: str, **labels: Sequence[str]) -> Labelled[Gauge]:
+        """A gauge for each combination of the labels' values."""
+        self._declare("gauge", noun, text, **labels)
+        names = (*labels,)
+        return Labelled(Gauge(f"{self.prefix}{noun}", text, names, registry=self.registry), labels)
+
+    def histogram(self, noun: str, text: str, bounds: Sequence[float]) -> Histogram:
+        """How often a number was at most each of the bounds."""
+        self._declare("histogram", noun, text)
+        return Histogram(f"{self.prefix}{noun}", text, registry=self.registry, buckets=bounds)
+
+    def curve(self, noun: str) -> Curve:
+        """A number over the steps of the run, for the beat alone: who looks later sees it all."""
+        return self._curves.setdefault(noun, Curve())
 
     def exposition(self) -> bytes:
         """What Prometheus scrapes."""
-        return generate_latest(self.registry)
+        own = generate_latest(_Stamped(self.registry, self._of))
+        return own + b"".join(other.exposition() for other in self._beside)
 
     def totals(self) -> dict[str, float]:
         """Every counter by its short name, as in `tokens` or `loop_seconds{activity="busy"}`."""
@@ -52,6 +129,19 @@ class Metrics:
     def gauges(self) -> dict[str, float]:
         """Every gauge by its short name."""
         return self._values("gauge", "")
+
+    def curves(self) -> dict[str, tuple[tuple[float, float], ...]]:
+        """Every curve by its name, as points from the first step to the last."""
+        return {noun: curve.points() for noun, curve in self._curves.items()}
+
+    def _declare(
+        self,
+        kind: Literal["counter", "gauge", "histogram"],
+        noun: str,
+        text: str,
+        **labels: Sequence[str],
+    ) -> None:
+        self.declared.append(Declared(f"{self.prefix}{noun}", kind, labels, text))
 
     def _values(self, kind: str, suffix: str) -> dict[str, float]:
         out = {}
@@ -64,42 +154,14 @@ class Metrics:
         return out
 
 
-class Clock:
-    """Where the seconds of a loop go: busy, idle (blocked on input) or other, each timed itself.
+class _Stamped(CollectorRegistry):
+    """A registry whose samples all say of what they are."""
 
-    Nothing is derived: wall is measured on its own, so that the three can be checked against it.
-    """
+    def __init__(self, registry: CollectorRegistry, of: dict[str, str]) -> None:
+        super().__init__()
+        self._registry, self._of = registry, of
 
-    def __init__(self, metrics: Metrics) -> None:
-        seconds = metrics.counter(
-            "loop_seconds",
-            "Seconds of the loop: busy, idle (blocked on input) or other.",
-            "activity",
-        )
-        self._seconds = {a: seconds.labels(activity=a) for a in ("busy", "idle", "other")}
-        self._wall = metrics.counter(
-            "wall_seconds", "Seconds from the loop's first block to its latest."
-        )
-        self._last: float | None = None
-        self._lap: dict[Activity, float] = {"busy": 0.0, "idle": 0.0, "other": 0.0}
-
-    @contextmanager
-    def __call__(self, activity: Activity) -> Iterator[None]:
-        """Times the block."""
-        started = time.perf_counter()
-        if self._last is None:
-            self._last = started
-        try:
-            yield
-        finally:
-            now = time.perf_counter()
-            self._seconds[activity].inc(now - started)
-            self._lap[activity] += now - started
-            self._wall.inc(now - self._last)
-            self._last = now
-
-    def lap(self) -> dict[str, float]:
-        """Seconds by activity since the last lap, as `busy_seconds` and so on."""
-        lap = {f"{activity}_seconds": spent for activity, spent in self._lap.items()}
-        self._lap = dict.fromkeys(self._lap, 0.0)
-        return lap
+    def collect(self) -> Iterable[Metric]:
+        for family in self._registry.collect():
+            family.samples = [s._replace(labels={**self._of, **s.labels}) for s in family.samples]
+            yield family

@@ -29,6 +29,8 @@ EXTRAS = {
     "reasoning_gym": "data",
     "math_verify": "score",
     "deepspeed": "deepspeed",
+    "tensorboard": "tensorboard",
+    "wandb": "wandb",
 }
 """Which extra brings a package; for all others it is `model`."""
 
@@ -82,7 +84,8 @@ def find(table: Table, spec: Spec, at: str) -> Callable[..., Any]:
         rule = f"cannot be imported ({type(exc).__name__}: {exc})"
         remedy = "check the name, and install what it needs"
         if name in table and isinstance(exc, ModuleNotFoundError):  # the extra has what it lacks
-            remedy = f"pip install 'sluice-rl[{EXTRAS.get(exc.name or '', 'model')}]'"
+            package = (exc.name or "").partition(".")[0]
+            remedy = f"pip install 'sluice-rl[{EXTRAS.get(package, 'model')}]'"
         raise ConfigError(at, name, rule=rule, remedy=remedy) from exc
     if not callable(thing):
         raise ConfigError(at, name, rule="is not callable", remedy="name a function or a class")

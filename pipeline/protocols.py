@@ -6,8 +6,8 @@ project; outside code is named the same way, as "package.module:thing".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from msgspec import Struct
 
@@ -17,11 +17,41 @@ if TYPE_CHECKING:
     import torch
 
 
+class StagingCost(NamedTuple):
+    """What it took to have a version whole and verified; nothing where nothing had to travel.
+
+    `verify_seconds` are part of `seconds`.
+    """
+
+    seconds: float = 0.0
+    verify_seconds: float = 0.0
+    num_bytes: int = 0
+
+
 class Flip(NamedTuple):
-    """A flip that took place between two forward passes."""
+    """A flip that took place between two forward passes, and the staging before it."""
 
     version: int
     pause_seconds: float
+    staging: StagingCost = StagingCost()
+
+
+class Load(NamedTuple):
+    """Sequences that a step draws for, those that wait for a slot, and the share of KV in use."""
+
+    running: int
+    waiting: int
+    kv_share: float
+
+
+DEVICES = ("core", "gpu")
+
+
+class Device(NamedTuple):
+    """What an engine computes on, one of DEVICES, and how many of them."""
+
+    kind: Literal["core", "gpu"]
+    number: int
 
 
 class StepTimes(NamedTuple):
@@ -47,6 +77,9 @@ class Engine(Protocol):
     boot: str
 
     @property
+    def device(self) -> Device: ...
+
+    @property
     def version(self) -> int: ...
 
     @property
@@ -56,6 +89,10 @@ class Engine(Protocol):
     @property
     def busy(self) -> bool:
         """Whether a step would do anything. May be asked from any thread."""
+
+    @property
+    def load(self) -> Load:
+        """How full it is. May be asked from any thread."""
 
     def room(self) -> int:
         """How many groups it would take now."""
@@ -288,6 +325,22 @@ class Rank(Backend, Protocol):
     def step(self, learning_rate: float) -> StepResult: ...
 
 
+class Sink(Protocol):
+    """Takes the numbers of a run somewhere else. Called by a thread of its own, and by no other.
+
+    Whatever it raises costs it a line, and the run nothing.
+    """
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """A line of metrics.jsonl, as it stands there; the oldest first.
+
+        Each process begins with all that former ones wrote: `batch` tells which are known already.
+        """
+
+    def close(self) -> None:
+        """There will be no other line."""
+
+
 ENGINES = {
     "hf": "services.inference.engines.hf.engine:build",
     "fake": "services.inference.engines.fake:build",
@@ -324,4 +377,8 @@ CORRECTIONS = {
 BACKENDS = {
     "torch": "services.training.backends.torch:TorchBackend",
     "deepspeed": "services.training.backends.deepspeed:DeepSpeedBackend",
+}
+SINKS = {
+    "tensorboard": "services.training.sinks.tensorboard:TensorBoard",
+    "wandb": "services.training.sinks.wandb:Wandb",
 }

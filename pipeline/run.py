@@ -30,7 +30,8 @@ class Bus(Section, frozen=True, kw_only=True):
     """[bus]: where the services meet."""
 
     url: str = ""
-    """redis://, rediss:// or unix://. Empty: --redis, $SLUICE_REDIS, or one that `up` starts."""
+    """redis://, rediss:// or unix://. Empty: --redis, $SLUICE_REDIS, or one that `up` starts. In a
+    file of its own the password is `?password_file=PATH`."""
     lease_seconds: Annotated[float, Meta(ge=5)] = 15.0
     """A process silent for so long is taken for dead, and its work is given to others."""
 
@@ -57,7 +58,7 @@ class Prompting(Section, frozen=True, kw_only=True):
 class Groups(Section, frozen=True, kw_only=True):
     """[groups]: attempts at one prompt, and how many prompts make a step."""
 
-    members: Annotated[int, Meta(ge=2)] = 8
+    members: Annotated[int, Meta(ge=2, le=4096)] = 8
     """Attempts at one prompt; the advantage compares them, so two at least."""
     per_step: Positive = 16
     """Groups in one optimizer step."""
@@ -162,6 +163,11 @@ class Training(Section, frozen=True, kw_only=True):
     """Tokens in one row of a forward pass at most; a longer sequence has a row of its own."""
     checkpoint_every: Positive = 10
     """Batches between two checkpoints; a trainer that starts again replays those since the last."""
+    record: Literal["on", "off"] = "on"
+    """Whether what each step consumed is kept on disk, to be replayed. Off saves that disk: a
+    trainer that starts again loses the steps since the newest checkpoint, and says how many."""
+    sinks: list[Spec] = field(default_factory=lambda: [])
+    """Where each line of metrics.jsonl goes besides: tensorboard, wandb."""
 
 
 class Evaluation(Section, frozen=True, kw_only=True):

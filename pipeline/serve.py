@@ -1,15 +1,15 @@
-"""What every process has around its loop: logs, an HTTP thread, and an exit code with a reason."""
+"""What every process has around its loop: an HTTP thread, and an exit code with a reason."""
 
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from pipeline.errors import ConfigError, Fenced, SluiceError
+from pipeline.logs import say_why
 from pipeline.metrics import Metrics
 
 OWN_PACKAGES = ("pipeline", "services")
@@ -18,13 +18,6 @@ EXIT_DONE, EXIT_FAILED, EXIT_INPUT, EXIT_FENCED = 0, 1, 2, 3
 
 REDIS_VARIABLE = "SLUICE_REDIS"
 """How a process is told its server: every user of a machine can read an argument's password."""
-
-
-def configure_logs(level: int = logging.INFO) -> None:
-    """One line an event, on standard error."""
-    logging.basicConfig(
-        level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
 
 
 def exit_code(body: Callable[[], None]) -> int:
@@ -56,11 +49,14 @@ def needs(extra: str, *, what: str) -> Iterator[None]:
 
 
 class Http:
-    """/metrics, /healthz (the loop makes progress) and /readyz (it does its work) in a thread."""
+    """/metrics, /healthz (the loop makes progress) and /readyz (it does its work) in a thread.
+
+    `trouble` says why it is not ready; empty where it is.
+    """
 
     def __init__(self, metrics: Metrics, address: str = "127.0.0.1:0") -> None:
         self.healthy: Callable[[], bool] = lambda: True
-        self.ready: Callable[[], bool] = lambda: False
+        self.trouble: Callable[[], str] = lambda: "it starts"
         host, _, port = address.rpartition(":")
         handler = _handler(self, metrics)
         try:
@@ -86,14 +82,14 @@ def _handler(http: Http, metrics: Metrics) -> type[BaseHTTPRequestHandler]:
             if self.path == "/metrics":
                 self._reply(200, metrics.exposition())
             elif self.path == "/healthz":
-                self._verdict(http.healthy())
+                self._verdict("" if http.healthy() else "its loop makes no progress")
             elif self.path == "/readyz":
-                self._verdict(http.ready())
+                self._verdict(http.trouble())
             else:
                 self._reply(404, b"known: /metrics /healthz /readyz\n")
 
-        def _verdict(self, good: bool) -> None:
-            self._reply(200 if good else 503, b"ok\n" if good else b"no\n")
+        def _verdict(self, trouble: str) -> None:
+            self._reply(503 if trouble else 200, f"{trouble or 'ok'}\n".encode())
 
         def _reply(self, status: int, body: bytes) -> None:
             self.send_response(status)
@@ -109,5 +105,5 @@ def _handler(http: Http, metrics: Metrics) -> type[BaseHTTPRequestHandler]:
 
 
 def _say(exc: SluiceError, code: int) -> int:
-    print(f"sluice: {exc}", file=sys.stderr)
+    say_why(str(exc))
     return code

@@ -1,17 +1,16 @@
-"""Which tokens of a member are fresh enough to train on, and which members are whole at all. Pure.
+"""Which tokens of a member are fresh enough to train on. Pure.
 
-Lag is the trainer's step less the step that made the version, in optimizer steps. What a refusal
-does to a group is in `services.training.considered`, and to a batch in `.batch`.
+Lag is the trainer's step less the step that made the version, in optimizer steps. Which members are
+whole at all is in `flaws`; what a refusal does to a group is in `services.training.considered`, and
+to a batch in `.batch`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from pipeline.kept import kept_flaw
-from pipeline.messages import Completion, Span
+from pipeline.messages import Span
 
 Unit = Literal["sample", "token", "mean"]
 
@@ -70,21 +69,6 @@ def mask_out(stretches: Sequence[Stretch], masks: Sequence[tuple[int, int]]) -> 
         for one in stretches
         for part in (_split(one, sorted(masks)) if one.reason is None else (one,))
     )
-
-
-def flaw(completion: Completion) -> str | None:
-    """Why the completion cannot be used whatever its age, or None."""
-    ids, logprobs = len(completion.ids), len(completion.logprobs)
-    if ids == 0:
-        return "empty_completion"
-    if ids % 4 or logprobs != ids:
-        return "logprob_length"
-    lengths = [span.tokens for span in completion.spans]
-    if min(lengths, default=0) < 0 or sum(lengths) != completion.tokens:
-        return "span_length"
-    # One sum is quick, and in double no sum of finite single floats overflows.
-    total = sum(memoryview(completion.logprobs).cast("f"))
-    return kept_flaw(completion) if math.isfinite(total) else "nonfinite_logprob"
 
 
 def _all(stretches: tuple[Stretch, ...], reason: str | None) -> tuple[Stretch, ...]:

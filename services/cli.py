@@ -13,9 +13,10 @@ import typer
 from msgspec.structs import replace
 
 from pipeline import config
+from pipeline.logs import LogFormat
 from pipeline.machine import default_threads
 from pipeline.run import Run
-from pipeline.serve import EXIT_DONE, EXIT_FAILED, REDIS_VARIABLE, configure_logs, exit_code, needs
+from pipeline.serve import EXIT_DONE, EXIT_FAILED, REDIS_VARIABLE, exit_code, needs
 
 # \b keeps a paragraph's lines as they are.
 SUMMARY = """Sluice: reinforcement learning for language models that never waits.
@@ -23,6 +24,8 @@ SUMMARY = """Sluice: reinforcement learning for language models that never waits
 \b
 sluice up RUN.toml        one machine: start everything, watch it, report
 sluice SERVICE RUN.toml   one process of one service, on any machine
+sluice top RUN            watch it from anywhere
+sluice report RUN         one HTML file, at any time
 """
 CODES = "0 done, 1 failed, 2 the input is at fault, 3 another trainer leads the run"
 ENDING = f"""\b
@@ -58,6 +61,10 @@ Address = Annotated[
     str, typer.Option("--http", metavar="HOST:PORT", help="Where /metrics is served.")
 ]
 
+Logs = Annotated[
+    LogFormat, typer.Option("--log-format", help="Of each line on standard error, or in logs/.")
+]
+
 
 def _say_version(wanted: bool) -> None:
     if wanted:
@@ -76,11 +83,18 @@ def options(
 
 
 @app.command()
-def up(path: RunPath, redis: Redis = None, set_: Set = None, dry_run: DryRun = False) -> None:
+def up(
+    path: RunPath,
+    redis: Redis = None,
+    set_: Set = None,
+    dry_run: DryRun = False,
+    log_format: Logs = LogFormat.TEXT,
+) -> None:
     """Start every service here, watch them, report."""
 
     def body(run: Run) -> int:
-        return _part("services.up.service", "up")(run, redis=redis)  # type: ignore[no-any-return]
+        up = _part("services.up.service", "up")
+        return up(run, redis=redis, log_format=log_format)  # type: ignore[no-any-return]
 
     _run(path, set_, dry_run, body, check=_part("services.up.preflight", "preflight"))
 
@@ -101,13 +115,14 @@ def _service(service: str) -> Callable[..., None]:
         dry_run: DryRun = False,
         instance: Instance = None,
         http: Address = "127.0.0.1:0",
+        log_format: Logs = LogFormat.TEXT,
     ) -> None:
         def body(run: Run) -> None:
-            configure_logs()
             default_threads()
             name = instance or f"{service}@{os.uname().nodename}-{os.getpid()}"
             serve = _part("services.process", "serve")
-            serve(service, run, redis=redis or run.bus.url, instance=name, http=http)
+            url = redis or run.bus.url
+            serve(service, run, redis=url, instance=name, http=http, log_format=log_format)
 
         _run(path, set_, dry_run, body)
 
@@ -146,18 +161,53 @@ def replay(path: RunPath, set_: Set = None, dry_run: DryRun = False) -> None:
     _run(path, set_, dry_run, body)
 
 
+Acl = Annotated[
+    bool, typer.Option("--acl", help="Print the least Redis rules, a user a service, and stop.")
+]
+
+
 @app.command()
-def doctor(path: RunPath, redis: Redis = None, set_: Set = None) -> None:
+def doctor(path: RunPath, redis: Redis = None, acl: Acl = False, set_: Set = None) -> None:
     """Say what a run waits for, and whether it is sound.
 
     Reads from Redis alone and writes nothing. Exits 1 where it finds a fault: a run that failed,
-    books that do not balance, a process that is missing, silent or quarantined.
+    books that do not balance, a process that is missing, silent or quarantined, a Redis or a
+    disk that is full.
     """
 
     def body(run: Run) -> int:
+        if acl:
+            print("\n".join(_part("pipeline.bus.acl", "rules")(run.name)))
+            return EXIT_DONE
         return _part("services.keep.doctor", "doctor")(run, redis=redis)  # type: ignore[no-any-return]
 
     _run(path, set_, False, body)
+
+
+Wanted = Annotated[
+    str, typer.Argument(metavar="RUN", help="A RUN.toml, or the folder or the name of a run.")
+]
+Once = Annotated[bool, typer.Option("--once", help="Print one picture and stop.")]
+
+
+@app.command()
+def top(run: Wanted, redis: Redis = None, once: Once = False, set_: Set = None) -> None:
+    """Show a run while it goes on; q leaves.
+
+    Reads from Redis alone and writes nothing, so that it runs on any machine; a run's name and
+    --redis are enough. Where there is no terminal it prints one picture.
+    """
+    _look(run, set_, lambda wanted: _part("services.keep.top", "top")(wanted, redis, once=once))
+
+
+@app.command()
+def report(run: Wanted, redis: Redis = None, set_: Set = None) -> None:
+    """Write a run's report.html, at any time.
+
+    One file, also of a run in flight: from its folder, and from Redis where that can be reached.
+    Where its folder is not, from Redis alone, to NAME.html.
+    """
+    _look(run, set_, lambda wanted: _part("services.keep.reporting", "report")(wanted, redis))
 
 
 Folder = Annotated[Path | None, typer.Argument(metavar="FOLDER", help="Default: runs/NAME/export.")]
@@ -210,17 +260,31 @@ def _run(
     *,
     check: Callable[[Run], None] = lambda run: None,
 ) -> None:
-    """Load, check, then print or do; the exit code says whose fault it was."""
-    code = 0
+    """Load, check, then print or do."""
+
+    def act() -> int | None:
+        run = config.load(path, overrides or ())
+        check(run)
+        if not dry_run:
+            return body(run)
+        print(config.dump(_shown(run)), end="")
+        return EXIT_DONE
+
+    _end(act)
+
+
+def _look(told: str, overrides: list[str] | None, body: Callable[[Any], int]) -> None:
+    """Find out which run is meant, then do."""
+    _end(lambda: body(_part("services.keep.meeting", "wanted")(told, overrides or ())))
+
+
+def _end(act: Callable[[], int | None]) -> None:
+    """Do it; the exit code says whose fault it was."""
+    code = EXIT_DONE
 
     def attempt() -> None:
         nonlocal code
-        run = config.load(path, overrides or ())
-        check(run)
-        if dry_run:
-            print(config.dump(_shown(run)), end="")
-        else:
-            code = body(run) or 0
+        code = act() or EXIT_DONE
 
     raise typer.Exit(exit_code(attempt) or code)
 

@@ -10,7 +10,9 @@ from typing import Any
 
 from pipeline.bus.bus import Bus
 from pipeline.errors import ConfigError
+from pipeline.fit import check_memory
 from pipeline.life import Life
+from pipeline.logs import LogFormat, configure_logs, log_version
 from pipeline.metrics import Metrics
 from pipeline.run import Run
 from pipeline.serve import Http, needs
@@ -22,11 +24,20 @@ IMPORT_SECONDS = 300.0
 EXTRAS = {"prompting": "text", "inference": "model", "scoring": "text", "training": "model"}
 
 
-def serve(service: str, run: Run, *, redis: str, instance: str, http: str) -> None:
+def serve(
+    service: str,
+    run: Run,
+    *,
+    redis: str,
+    instance: str,
+    http: str,
+    log_format: LogFormat = LogFormat.TEXT,
+) -> None:
     """Builds `services.SERVICE.service` and runs its loop until the run, or this process, is over.
 
     Raises ConfigError for bad input, Fenced for a trainer that was replaced.
     """
+    configure_logs(log_format, run=run.name, service=service, instance=instance)
     if not redis:
         remedy = "give --redis URL or set SLUICE_REDIS, or start all with `sluice up`"
         raise ConfigError("--redis", None, rule="is needed to join a run", remedy=remedy)
@@ -36,14 +47,15 @@ def serve(service: str, run: Run, *, redis: str, instance: str, http: str) -> No
         return
     bus = Bus.connect(redis, run.name)
     open_run(bus, run)
-    metrics = Metrics(service)
+    metrics = Metrics(service, run=run.name, instance=instance)
     door = Http(metrics, http)
     life = Life(bus, service, instance, metrics=metrics, http=door.address)
     door.healthy = lambda: life.healthy
+    log_version(lambda: life.version)
     life.start()
     try:
         part = _build(service, run, bus, life=life, metrics=metrics)
-        door.ready = lambda: life.healthy
+        door.trouble = lambda: life.trouble
         log.info("serving /metrics at http://%s/metrics", door.address)
         part.run()
     finally:
@@ -67,6 +79,8 @@ def open_run(bus: Bus, run: Run, **more: str) -> None:
         group_deadline_seconds=run.groups.deadline_seconds,
         enough=run.groups.enough or run.groups.members,
     )
+    if said := check_memory(run, bus.snapshot().server.limit_bytes):
+        log.warning(said)
 
 
 def _check_name(instance: str) -> None:

@@ -16,16 +16,28 @@ def socket_of(folder: Path) -> Path:
     return folder / "valkey" / "socket"
 
 
-def address_of(run: Run, redis: str | None) -> str:
-    """The URL: `redis` where given, else RUN.toml's, else that of `up`; raises ConfigError."""
+def address_of(run: Run, redis: str | None, folder: Path | None = None) -> str:
+    """The URL: `redis` where given, else RUN.toml's, else that of `up`; raises ConfigError.
+
+    `folder` is where the run is, if that is not below here.
+    """
     if told := redis or run.bus.url:
         return told
-    link = socket_of(run.folder)
+    folder = folder or run.folder
+    link = socket_of(folder)
     if link.exists():
         return f"unix://{link.resolve()}"
     raise ConfigError(
         "--redis",
         None,
         rule=f"is needed: `sluice up` keeps no server for run {run.name} here now",
-        remedy="give --redis URL or set SLUICE_REDIS",
+        remedy=_remedy(folder),
     )
+
+
+def _remedy(folder: Path) -> str:
+    told = "give --redis URL or set SLUICE_REDIS"
+    if not folder.is_dir():
+        return told
+    goes_on = "start `sluice up` again, which goes on with a run that is not over"
+    return f"read {folder / 'report.html'}, or {goes_on}, or {told}"

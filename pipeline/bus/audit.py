@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from pipeline.bus.keeping import read_strays
 from pipeline.bus.look import ledger_of, pairs
 from pipeline.bus.scripts import Arg, Scripts
 from pipeline.ledger import GENERATED, Fates, Sum
@@ -39,7 +40,16 @@ def take_audit(scripts: Scripts, *, groups_a_look: int = GROUPS_A_LOOK) -> Audit
         count.held.update(dict(enumerate(held)))
         count.faults += [fault.decode(errors="replace") for fault in faults]
         looks += 1
+    count.faults += _leftovers(read_strays(scripts))
     return _audit(count, before or {}, reply)
+
+
+def _leftovers(strays: list[str]) -> list[str]:
+    """One sentence for all of them, since a run without them is as sound."""
+    if not strays:
+        return []
+    more = f" and {len(strays) - 1} more" if strays[1:] else ""
+    return [f"{strays[0]}{more}: pieces of cargo that belong to no group"]
 
 
 def _args(at: tuple[bytes, ...], limit: int) -> list[Arg]:

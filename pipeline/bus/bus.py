@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import redis
 from msgspec import Struct
 
 from pipeline.bus.audit import take_audit
+from pipeline.bus.blobs import PIECE_BYTES, Blobs
 from pipeline.bus.completions import Completions
 from pipeline.bus.connection import connect, masked
 from pipeline.bus.groups import Groups
 from pipeline.bus.keeping import count_keys, delete_keys, read_awake, read_runs
 from pipeline.bus.keys import Keys
 from pipeline.bus.leading import Leading
-from pipeline.bus.leases import unless_gone
-from pipeline.bus.look import read_letters, read_snapshot, read_state
+from pipeline.bus.leases import poll, unless_gone
+from pipeline.bus.look import read_letters, read_snapshot, read_start_steps, read_state
 from pipeline.bus.prompts import Prompts
 from pipeline.bus.scripts import Arg, Scripts
 from pipeline.bus.versions import Versions
@@ -25,7 +28,10 @@ from pipeline.errors import ConfigError
 from pipeline.messages import Beat
 from pipeline.watch import Audit, Letter, Snapshot, State
 
+log = logging.getLogger(__name__)
+
 SCHEMA = 1
+OPEN_SECONDS = 60.0
 
 
 class Pulse(Struct, frozen=True):
@@ -45,14 +51,16 @@ class Bus:
     Acts raise Unreachable after bounded retries, and SluiceError where the run is not open.
     """
 
-    def __init__(self, client: redis.Redis, run: str) -> None:
+    def __init__(self, client: redis.Redis, run: str, *, piece_bytes: int = PIECE_BYTES) -> None:
+        """Cargo above `piece_bytes` travels in pieces of that size."""
         self._client, self._run = client, run
         self._keys = Keys(run)
         self._scripts = Scripts(client, self._keys)
-        self.prompts = Prompts(self._scripts)
-        self.completions = Completions(self._scripts)
+        blobs = Blobs(self._scripts, piece_bytes)
+        self.prompts = Prompts(self._scripts, blobs)
+        self.completions = Completions(self._scripts, blobs)
         leading = Leading(self._scripts)
-        self.groups = Groups(self._scripts, leading)
+        self.groups = Groups(self._scripts, leading, blobs)
         self.versions = Versions(self._scripts, leading)
 
     @classmethod
@@ -71,10 +79,12 @@ class Bus:
         lease_seconds: float | None = None,
         group_deadline_seconds: float | None = None,
         enough: int | None = None,
+        wait: float = OPEN_SECONDS,
     ) -> None:
         """Create the run, or resume one that is equal; raises ConfigError naming what differs.
 
-        So it does where the server is too full for a new run to admit anything.
+        So it does where the server is too full for a new run to admit anything, and where the
+        user's rights do not make a run, and nobody else does for `wait` seconds.
 
         A key of the identity that the run does not have yet is added to it (the data set's hash).
         `enough` is the least number of scored members with which a group is released at its
@@ -87,7 +97,7 @@ class Bus:
         # Identity first: it names keys of RUN.toml, the numbers are derived from them.
         for key, value in ({f"id:{k}": v for k, v in identity.items()} | numbers).items():
             args += [key, value]
-        status, *said = self._scripts.call("open", *args)
+        status, *said = self._opened(args, wait=wait)
         if status == b"memory":
             used, most = said
             raise ConfigError(
@@ -104,6 +114,24 @@ class Bus:
                 rule=f"run {self._run} was made with {stored!r}",
                 remedy="restore that value, or choose another run name",
             )
+
+    def _opened(self, args: Sequence[Arg], *, wait: float) -> list[Any]:
+        def once() -> list[Any]:
+            return cast(list[Any], self._scripts.call("open", *args))
+
+        reply = once()
+        if reply[0] == b"unopened":
+            log.info("waiting for the run to be opened, which this user may not do")
+            reply = poll(once, lambda reply: reply[0] != b"unopened", wait)
+        if reply[0] == b"unopened":
+            raise ConfigError(
+                "run",
+                self._run,
+                rule=f"is not open at {masked(self._client)}, and this user may not open it"
+                f" ({reply[1].decode()})",
+                remedy="start prompting or training, which may",
+            )
+        return reply
 
     def beat(self, beat: Beat, held: Sequence[str] = ()) -> Pulse:
         """A sign of life, which keeps every lease of the boot; `held` are ids of groups.
@@ -131,6 +159,10 @@ class Bus:
     def snapshot(self) -> Snapshot:
         """One consistent look at everything but cargo."""
         return read_snapshot(self._scripts)
+
+    def start_steps(self) -> tuple[Counter[int], Counter[int]]:
+        """How many groups were begun by weights of which step: those in flight, and whole ones."""
+        return read_start_steps(self._scripts)
 
     def audit(self) -> Audit:
         """Whether every group alive is in one place and the ledger balances; in small looks."""

@@ -6,8 +6,9 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from pipeline.bus.blobs import Act, Blobs, Load
 from pipeline.bus.errors import TooLarge
-from pipeline.bus.leases import Answerable, Lease, cargo, poll, unless_gone
+from pipeline.bus.leases import Answerable, Lease, poll, unless_gone
 from pipeline.bus.scripts import Arg, Scripts
 from pipeline.codec import decode
 from pipeline.errors import DecodeError
@@ -20,8 +21,8 @@ STREAM = "completions"
 class Completions:
     """Members that were delivered and wait for a score."""
 
-    def __init__(self, scripts: Scripts) -> None:
-        self._scripts = scripts
+    def __init__(self, scripts: Scripts, blobs: Blobs) -> None:
+        self._scripts, self._blobs = scripts, blobs
 
     def draw(
         self, boot: str, *, held: Sequence[str], count: int, wait: float = 0.0
@@ -43,12 +44,12 @@ class Completions:
     def score(self, boot: str, done: Sequence[tuple[Lease[Answerable], Score]]) -> list[str]:
         """Settle completions; "ok", "dup", "closed" (the group had ended) or "gone", in order.
 
-        A score with `error` fails the member as `scorer_error`, and so does one that is too large
-        to be sent. The last member releases the group, or closes it where none has a score.
+        A score with `error` fails the member as `scorer_error`, and so does one of more than 64
+        MiB, the most that is sent. The last member releases the group, or closes it where none has
+        a score.
         """
-        return [
-            r.decode() for r in self._scripts.call_many("score", [_row(boot, *d) for d in done])
-        ]
+        acts = [self._act(boot, *pair) for pair in done]
+        return [reply.decode() for reply in self._blobs.send("score", acts)]
 
     def give_back(self, boot: str, leases: Sequence[Lease[Answerable]]) -> None:
         """Free for another scorer at once, without a strike."""
@@ -66,21 +67,23 @@ class Completions:
         entry, group, m, strikes, prompt, completion = row
         member = int(m)
         try:
-            work = Answerable(decode(Prompt, prompt), decode(Completion, completion))
+            work = Answerable(decode(Prompt, prompt), self._blobs.decode(Completion, completion))
         except DecodeError as exc:
             log.warning("dead-lettered group=%s member=%s %s", group.decode(), member, exc)
             self._fail(boot, entry.decode(), group.decode(), member, str(exc))
             return None
         return Lease(entry.decode(), group.decode(), work, strikes, member)
 
-
-def _row(boot: str, lease: Lease[Answerable], score: Score) -> list[Arg]:
-    assert lease.member is not None, "a completion's lease names its member"
-    head: list[Arg] = [boot, lease.entry, lease.group, lease.member]
-    if score.error is not None:
-        return [*head, "error", f"scorer_error: {score.error}"]
-    try:
-        return [*head, "score", cargo(score, f"score of member {lease.member} of {lease.group}")]
-    except TooLarge as exc:
-        log.warning("group=%s member=%d %s", lease.group, lease.member, exc)
-        return [*head, "error", f"scorer_error: too_large: {exc}"]
+    def _act(self, boot: str, lease: Lease[Answerable], score: Score) -> Act:
+        assert lease.member is not None, "a completion's lease names its member"
+        head: list[Arg] = [boot, lease.entry, lease.group, lease.member]
+        error = score.error
+        if error is None:
+            at, what = f"{lease.group}:r:{lease.member}", "score of member"
+            try:
+                load = self._blobs.load(score, at, f"{what} {lease.member} of {lease.group}")
+                return Act([*head, "score"], load)
+            except TooLarge as exc:
+                log.warning("group=%s member=%d %s", lease.group, lease.member, exc)
+                error = f"too_large: {exc}"
+        return Act([*head, "error"], Load(f"scorer_error: {error}".encode()))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any, TypeVar
 
 import redis
@@ -140,8 +142,13 @@ def client_of(
 
     An attempt has `answer_seconds`; one that began in time may end that much after the deadline.
     `retries` bounds their number besides, where it is not negative. Raises ValueError.
+
+    The URL's `password_file=PATH` is read here: a secret of a container, or of a systemd unit, is a
+    file, and should stand neither in an argument nor in the environment.
     """
     pool = redis.ConnectionPool.from_url(url)
+    if path := pool.connection_kwargs.pop("password_file", ""):
+        pool.connection_kwargs["password"] = _password(path)
     # After the URL's own options, so that none of them can change how replies are read.
     pool.connection_kwargs.update(
         protocol=2,
@@ -154,7 +161,29 @@ def client_of(
     return redis.Redis(connection_pool=pool)
 
 
+def _password(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as exc:
+        remedy = "name a file that this user may read"
+        rule = f"cannot be read ({exc})"
+        raise ConfigError("redis URL's password_file", path, rule=rule, remedy=remedy) from exc
+
+
 _deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
+
+
+@contextmanager
+def patience(seconds: float) -> Iterator[None]:
+    """Acts of this thread inside the block give up after so many seconds in all.
+
+    For whoever has to say that there is no answer while others still hope for one.
+    """
+    token = _deadline.set(time.monotonic() + seconds)
+    try:
+        yield
+    finally:
+        _deadline.reset(token)
 
 
 class _Patience(Retry):

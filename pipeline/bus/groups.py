@@ -8,16 +8,18 @@ from typing import Literal
 
 from msgspec import Struct
 
+from pipeline.bus.blobs import Blobs
 from pipeline.bus.leading import Leading
 from pipeline.bus.scripts import Arg, Scripts
 from pipeline.codec import decode
 from pipeline.errors import DecodeError, Gone
-from pipeline.ledger import Fates
+from pipeline.ledger import Fates, Sum
 from pipeline.messages import Completion, Group, Member, Prompt, Score
 
 log = logging.getLogger(__name__)
 Fields = dict[bytes, bytes]
 ALL = 1 << 31
+NOTHING = Sum(0, 0)
 
 
 class Ticket(Struct, frozen=True):
@@ -45,8 +47,8 @@ class Ready(Struct, frozen=True):
 class Groups:
     """Ready groups. One trainer leads; every act of a former one raises Fenced."""
 
-    def __init__(self, scripts: Scripts, leading: Leading) -> None:
-        self._scripts, self._leading = scripts, leading
+    def __init__(self, scripts: Scripts, leading: Leading, blobs: Blobs) -> None:
+        self._scripts, self._leading, self._blobs = scripts, leading, blobs
 
     def lead(self, epoch: int, boot: str) -> None:
         """Become the trainer of the run; raises Fenced unless the epoch is above all before."""
@@ -73,7 +75,8 @@ class Groups:
     def fetch(self, groups: Sequence[str]) -> list[Group]:
         """The cargo of ready groups, in order; one that was closed meanwhile is left out.
 
-        So is one that cannot be decoded: the process that leads closes it as failed.
+        So is one that cannot be decoded, or whose large cargo is not there any more: the process
+        that leads closes it as failed.
         """
         keys = self._scripts.keys
         replies: list[Fields] = self._scripts.read(*(("HGETALL", keys.group(g)) for g in groups))
@@ -108,13 +111,14 @@ class Groups:
             raise Gone(f"boot {boot} was declared dead: start under a new boot")
         return ended
 
-    def rollback(self, epoch: int, step: int) -> None:
+    def rollback(self, epoch: int, step: int, *, undone: Sum = NOTHING) -> None:
         """The trainer lost what it made after `step`, and goes on from there.
 
+        `undone` is what was trained since, as far as it knows, and is so no more.
         Versions of later steps are forgotten, but not their numbers: the next one is above them.
         The count of batches stays. Harmless where the run is not beyond `step`.
         """
-        self._leading.act("rollback", epoch, step)
+        self._leading.act("rollback", epoch, step, *undone)
 
     def finish(self, epoch: int, outcome: Literal["done", "failed"], reason: str) -> None:
         """End the run: what is alive is cancelled, and every beat hears of it. The first stands."""
@@ -123,12 +127,30 @@ class Groups:
 
     def _decode(self, group: str, fields: Fields) -> Group | None:
         try:
-            return _group(fields)
+            return self._group(fields)
         except DecodeError as exc:
             log.warning("unreadable group=%s %s", group, exc)
             if self._leading.epoch is not None:
                 self._leading.act("refuse", self._leading.epoch, str(exc), group, 0)
             return None
+
+    def _group(self, fields: Fields) -> Group:
+        read, members, failed = self._blobs.decode, {}, {}
+        for m in range(int(fields[b"n"])):
+            if completion := fields.get(b"c:%d" % m):
+                score = fields.get(b"r:%d" % m)
+                members[m] = Member(
+                    completion=read(Completion, completion),
+                    score=read(Score, score) if score else None,
+                )
+            if reason := fields.get(b"f:%d" % m):
+                failed[m] = reason.decode()
+        return Group(
+            prompt=decode(Prompt, fields[b"prompt"]),
+            start_step=int(fields.get(b"start", 0)),
+            members=members,
+            failed=failed,
+        )
 
 
 def _ticket(group: bytes, order: bytes) -> Ticket:
@@ -141,22 +163,3 @@ def _sums(group: str, fates: Fates) -> list[Arg]:
     for fate, (members, tokens) in fates.items():
         flat += [fate, members, tokens]
     return flat
-
-
-def _group(fields: Fields) -> Group:
-    members, failed = {}, {}
-    for m in range(int(fields[b"n"])):
-        if completion := fields.get(b"c:%d" % m):
-            score = fields.get(b"r:%d" % m)
-            members[m] = Member(
-                completion=decode(Completion, completion),
-                score=decode(Score, score) if score else None,
-            )
-        if reason := fields.get(b"f:%d" % m):
-            failed[m] = reason.decode()
-    return Group(
-        prompt=decode(Prompt, fields[b"prompt"]),
-        start_step=int(fields.get(b"start", 0)),
-        members=members,
-        failed=failed,
-    )

@@ -1,4 +1,5 @@
-"""What a keeper of runs needs: which there are on a server, who is in one, and removing one.
+"""What a keeper of runs needs: which there are on a server, who is in one, what is left over in it,
+and removing one.
 
 A run may be half there, as its removal may be cut short: nothing here needs it to be open.
 """
@@ -6,7 +7,7 @@ A run may be half there, as its removal may be cut short: nothing here needs it 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -16,6 +17,8 @@ from pipeline.bus.scripts import Scripts
 
 SCAN_COUNT = 1000
 MOST_SCANS = 1000
+_FOR_GOOD = -1
+_PIECE = re.compile(r"b:(.+):([crp]:[\d:]+):[0-9a-f]+:\d+")
 _RUN_KEY = re.compile(r"sluice:\{(.+)\}:run")
 
 
@@ -50,6 +53,39 @@ def read_awake(scripts: Scripts) -> dict[str, str]:
     return {b: name.decode() if name else b for b, name in zip(awake, names, strict=True)}
 
 
+def read_strays(scripts: Scripts) -> list[str]:
+    """The pieces of large cargo that stay for good though no group refers to them, by key."""
+    out: list[str] = []
+    try:
+        keys = _keys(scripts, "b:")
+        while batch := [*islice(keys, SCAN_COUNT)]:
+            out += _strays(scripts, [key.decode() for key in batch])
+    except RedisError as exc:
+        raise scripts.error(exc) from exc
+    return sorted({*out})
+
+
+def _strays(scripts: Scripts, pieces: Sequence[str]) -> Iterator[str]:
+    """Whoever refers to a piece makes it stay in the same act, and whoever ceases to deletes it.
+
+    So one that stayed before and after nobody referred to it is stray.
+    """
+    commands: list[tuple[str, ...]] = []
+    for key in pieces:
+        match = _PIECE.fullmatch(key.removeprefix(scripts.keys.prefix))
+        group, field = match.groups() if match else ("", "")
+        asked = ("HGET", scripts.keys.group(group), f"b:{field}")
+        commands += [("TTL", key), asked, ("TTL", key)]
+    replies = scripts.read(*commands)
+    for key, before, blob, after in zip(
+        pieces, replies[::3], replies[1::3], replies[2::3], strict=True
+    ):
+        name = blob.decode().partition(" ")[0] if blob else ""
+        is_claimed = key.startswith(scripts.keys.piece(name, 0)[:-1])
+        if before == after == _FOR_GOOD and not is_claimed:
+            yield key
+
+
 def count_keys(scripts: Scripts) -> int:
     """How many keys the run has."""
     try:
@@ -71,5 +107,5 @@ def delete_keys(scripts: Scripts) -> int:
         raise scripts.error(exc) from exc
 
 
-def _keys(scripts: Scripts) -> Iterator[bytes]:
-    yield from scripts.client.scan_iter(match=scripts.keys.prefix + "*", count=SCAN_COUNT)
+def _keys(scripts: Scripts, kind: str = "") -> Iterator[bytes]:
+    yield from scripts.client.scan_iter(match=f"{scripts.keys.prefix}{kind}*", count=SCAN_COUNT)

@@ -42,3 +42,7 @@ class Keys:
     def group(self, group: str) -> str:
         """The hash with the cargo of one group."""
         return f"{self.prefix}g:{group}"
+
+    def piece(self, blob: str, number: int) -> str:
+        """The string with one piece of large cargo."""
+        return f"{self.prefix}b:{blob}:{number}"

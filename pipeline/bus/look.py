@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from pipeline.bus.scripts import Scripts
@@ -9,7 +10,7 @@ from pipeline.codec import decode
 from pipeline.errors import DecodeError, SluiceError
 from pipeline.ledger import Fates, Sum
 from pipeline.messages import Beat
-from pipeline.watch import Letter, Places, Seen, Snapshot, State
+from pipeline.watch import Letter, Places, Seen, Server, Snapshot, State
 
 Fields = dict[bytes, bytes]
 
@@ -21,8 +22,8 @@ def read_state(scripts: Scripts) -> State:
 
 def read_snapshot(scripts: Scripts) -> Snapshot:
     """One consistent look; raises SluiceError where the run is not open."""
-    state, run, led, who, alive, started, prompts, groups, dead, beats, now = scripts.call(
-        "snapshot"
+    state, run, led, who, alive, started, prompts, groups, dead, beats, now, done, info = (
+        scripts.call("snapshot")
     )
     settings, about = pairs(run), pairs(who)
     where = _state(scripts, pairs(state))
@@ -43,7 +44,25 @@ def read_snapshot(scripts: Scripts) -> Snapshot:
             if (seen := _seen(boot, float(last), about, now, lease_ms))
         ),
         dead_letters=dead,
+        at_seconds=now / 1000,
+        members=int(settings[b"members"]),
+        completions=done,
+        server=server_of(info.decode()),
     )
+
+
+def read_start_steps(scripts: Scripts) -> tuple[Counter[int], Counter[int]]:
+    """Groups that an engine has begun, by the step of its weights: those not whole yet, the whole.
+
+    At two moments: a group that becomes whole in between may be missing among the former.
+    """
+    live, ready = scripts.read(
+        ("ZRANGEBYSCORE", scripts.keys.live, "-inf", "8e15", "WITHSCORES"),
+        ("ZRANGEBYSCORE", scripts.keys.groups, "-inf", "+inf", "WITHSCORES"),
+    )
+    begun = Counter(int(float(step)) for step in live[1::2])
+    whole = Counter(int(float(order)) >> 32 for order in ready[1::2])
+    return begun - whole, whole
 
 
 def read_letters(scripts: Scripts, count: int) -> tuple[Letter, ...]:
@@ -76,6 +95,19 @@ def _state(scripts: Scripts, fields: Fields) -> State:
     )
 
 
+def server_of(info: str) -> Server:
+    """What concerns a run, of the server's INFO."""
+    about = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
+    fault = ""
+    if about.get("aof_enabled") == "1" and about.get("aof_last_write_status") == "err":
+        fault = "its append-only file cannot be written"
+    elif about.get("rdb_last_bgsave_status") == "err":
+        fault = "its last snapshot to disk failed"
+    return Server(
+        used_bytes=int(about["used_memory"]), limit_bytes=int(about["maxmemory"]), fault=fault
+    )
+
+
 def ledger_of(fields: Fields) -> Fates:
     """The hash of the ledger as sums, fate by fate."""
     out: dict[str, dict[str, int]] = {}
@@ -103,7 +135,7 @@ def _seen(boot: bytes, last: float, who: Fields, now: int, lease_ms: int) -> See
     return Seen(
         beat=beat,
         age_seconds=max(0.0, (now - int(about(b"seen") or now)) / 1000),
-        held=int(about(b"held") or 0),
+        held=int(about(b"held") or 0) if last else 0,  # declared dead, it holds nothing any more
         quarantined=about(b"quarantined").decode(),
         rejected=about(b"rejected").decode(),
         alive=last > 0 and now - last <= lease_ms,

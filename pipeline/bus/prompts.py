@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any, Literal, cast
 
+from pipeline.bus.blobs import Act, Blobs, Load
 from pipeline.bus.chunks import cut, join
 from pipeline.bus.errors import MemoryFull, TooLarge
 from pipeline.bus.leases import Lease, Taken, cargo, span_args, unless_gone
@@ -22,8 +23,8 @@ STREAM = "prompts"
 class Prompts:
     """Prompt groups on their way to engines, and members on their way back."""
 
-    def __init__(self, scripts: Scripts) -> None:
-        self._scripts = scripts
+    def __init__(self, scripts: Scripts, blobs: Blobs) -> None:
+        self._scripts, self._blobs = scripts, blobs
 
     def admit(
         self, prompts: Sequence[Prompt], *, cursor: int, next_cursor: int, eof: bool
@@ -62,25 +63,21 @@ class Prompts:
         keys = self._scripts.keys
         places = [(keys.group(lease.group), prefix.member) for lease, prefix in prefixes]
         saved = self._scripts.read(*(("HMGET", key, f"i:{m}", f"q:{m}") for key, m in places))
-        rows: list[list[Arg] | str] = [
+        acts = [
             self._chunk(boot, lease, prefix, tuple(int(count or 0) for count in counts))
             for (lease, prefix), counts in zip(prefixes, saved, strict=True)
         ]
-        sent = [row for row in rows if not isinstance(row, str)]
-        replies = iter(self._scripts.call_many("save", sent))
-        return [row if isinstance(row, str) else next(replies).decode() for row in rows]
+        return self._send("save", acts)
 
     def deliver(self, boot: str, done: Sequence[tuple[Lease[Work], Completion]]) -> list[str]:
         """Hand in finished members; the reply of each, in order. A repeat is told the same.
 
         "ok"; "late" (the group had ended) and "duplicate" (another was first, or it failed): the
         tokens are booked so; "closed": forgotten long ago; "gone": this boot was declared dead;
-        "unproven": keep it and try again after the confirmation; "too_large": the member cannot
-        be sent, and is failed for it.
+        "unproven": keep it and try again after the confirmation; "too_large": the member is more
+        than 64 MiB, the most that is sent, and is failed for it.
         """
-        rows = [self._row(boot, lease, completion) for lease, completion in done]
-        replies = iter(self._scripts.call_many("deliver", [row for row in rows if row]))
-        return [next(replies).decode() if row else "too_large" for row in rows]
+        return self._send("deliver", [self._whole(boot, *pair) for pair in done])
 
     def give_back(self, boot: str, leases: Sequence[Lease[Work]]) -> None:
         """Free for another engine at once, without a strike. What is not owned is left alone."""
@@ -117,40 +114,47 @@ class Prompts:
         out: dict[int, Completion | None] = {}
         for m, parts in by_member.items():
             try:
-                out[m] = join([decode(Completion, part) for part in parts])
+                out[m] = join([self._blobs.decode(Completion, part) for part in parts])
             except DecodeError as exc:
                 self._unreadable(boot, lease, exc, m)
                 out[m] = None
         return out
 
+    def _send(self, name: str, acts: Sequence[Act | str]) -> list[str]:
+        """The replies, in order; of what is none, the word that stands in its place."""
+        sent = self._blobs.send(name, [act for act in acts if not isinstance(act, str)])
+        replies = iter(sent)
+        return [act if isinstance(act, str) else next(replies).decode() for act in acts]
+
     def _chunk(
         self, boot: str, lease: Lease[Work], prefix: Completion, saved: tuple[int, ...]
-    ) -> list[Arg] | str:
-        """The arguments that save what follows the chunks and tokens saved; or what is replied."""
+    ) -> Act | str:
+        """What saves all that follows the chunks and tokens saved; or what is replied."""
         number, tokens = saved
         m, part = prefix.member, cut(prefix, tokens)
         if not part.tokens:
             return "ok"
-        try:
-            payload = cargo(part, f"prefix of member {m} of group {lease.group}")
-        except TooLarge as exc:
-            self._fail_large(boot, lease, m, exc)
-            return "too_large"
-        return [boot, lease.group, m, number, lease.entry, payload, *span_args(part.spans)]
+        load = self._load(boot, lease, part, f"p:{m}:{number}")
+        head: list[Arg] = [boot, lease.group, m, number, lease.entry]
+        return Act(head, load, span_args(part.spans)) if load else "too_large"
 
-    def _row(self, boot: str, lease: Lease[Work], done: Completion) -> list[Arg]:
-        """The arguments of a delivery; none where it is too large, which fails the member."""
-        try:
-            payload = cargo(done, f"member {done.member} of group {lease.group}")
-        except TooLarge as exc:
-            self._fail_large(boot, lease, done.member, exc)
-            return []
-        return [boot, lease.group, done.member, payload, *span_args(done.spans)]
+    def _whole(self, boot: str, lease: Lease[Work], done: Completion) -> Act | str:
+        """What delivers it, or what is replied."""
+        load = self._load(boot, lease, done, f"c:{done.member}")
+        head: list[Arg] = [boot, lease.group, done.member]
+        return Act(head, load, span_args(done.spans)) if load else "too_large"
 
-    def _fail_large(self, boot: str, lease: Lease[Work], member: int, exc: TooLarge) -> None:
-        """It is the member that is too large, so whoever takes its group next could not send it."""
-        log.warning("dead-lettered group=%s member=%d %s", lease.group, member, exc)
-        self.fail(boot, lease, f"too_large: {exc}", member)
+    def _load(self, boot: str, lease: Lease[Work], sent: Completion, field: str) -> Load | None:
+        """None where it is too large: nobody who takes the group next could send it either."""
+        what = "member" if sent.finish else "prefix of member"
+        try:
+            return self._blobs.load(
+                sent, f"{lease.group}:{field}", f"{what} {sent.member} of group {lease.group}"
+            )
+        except TooLarge as exc:
+            log.warning("dead-lettered group=%s member=%d %s", lease.group, sent.member, exc)
+            self.fail(boot, lease, f"too_large: {exc}", sent.member)
+            return None
 
     def _unreadable(
         self, boot: str, lease: Lease[None], exc: DecodeError, member: int | None

@@ -7,6 +7,7 @@ scripts do is said in the scripts. Driver errors become ours here and nowhere el
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
@@ -28,6 +29,8 @@ from pipeline.errors import ConfigError, SluiceError
 
 Arg = str | bytes | int
 _INCLUDE = "--include "
+# How Redis and Valkey say that a command inside a script is refused.
+_REFUSED = re.compile("ACL failure in script|The user executing the script can't")
 # One round trip carries at most so many scripts, lest a batch of cargo fill the socket's buffers.
 _BATCH = 64
 
@@ -46,6 +49,12 @@ def text_of(name: str) -> str:
         else:
             lines.append(line)
     return "\n".join(lines)
+
+
+@cache
+def is_read_only(name: str) -> bool:
+    """Whether the script says that it writes nothing, as its caller's rights may ask for."""
+    return "no-writes" in text_of(name).partition("\n")[0]
 
 
 @cache
@@ -73,6 +82,13 @@ class Scripts:
 
     def read(self, *commands: Sequence[Any]) -> list[Any]:
         """Plain reads in one round trip. No transaction: a full server would refuse its reads."""
+        return self._plain(commands)
+
+    def write(self, *commands: Sequence[Any]) -> None:
+        """Plain writes in one round trip; raises MemoryFull where the server takes none."""
+        self._plain(commands)
+
+    def _plain(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         try:
             with self.client.pipeline(transaction=False) as pipe:
                 send: Any = pipe.execute_command
@@ -96,21 +112,23 @@ class Scripts:
         return replies
 
     def _send(self, name: str, rows: Sequence[Sequence[Arg]]) -> list[Any]:
+        command = "EVALSHA_RO" if is_read_only(name) else "EVALSHA"
         with self.client.pipeline(transaction=False) as pipe:
+            send: Any = pipe.execute_command
             for row in rows:
-                pipe.evalsha(_sha_of(name), 1, self.keys.run, *row)
+                send(command, _sha_of(name), 1, self.keys.run, *row)
             return pipe.execute(raise_on_error=False)
 
     def error(self, exc: RedisError) -> SluiceError:
         """The driver's error as ours, without secrets."""
         if isinstance(exc, OutOfMemoryError):
             return MemoryFull(f"the server is full: {exc}")
-        if isinstance(exc, NoPermissionError):
+        if isinstance(exc, NoPermissionError) or _REFUSED.search(str(exc)):
             return ConfigError(
                 f"the user of {masked(self.client)}",
                 None,
-                rule=f"may not use the keys of a run, or not the commands ({exc})",
-                remedy=f"ACL SETUSER NAME ~{self.keys.prefix}* +@all -@dangerous +info",
+                rule=f"lacks a right on {self.keys.prefix}* ({exc})",
+                remedy="give it the rules that `sluice doctor RUN.toml --acl` prints",
             )
         if "NORUN" in str(exc):
             return SluiceError(f"run {self.keys.prefix!r} is not open on this server")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from pipeline.errors import ConfigError
 
 WHERE = "model.path"
+_CONTEXT = ("max_position_embeddings", "n_positions")
 REMEDY = "give a folder made by save_pretrained, or a Hugging Face name"
 
 
@@ -26,6 +29,23 @@ def check_model(path: str) -> None:
     check_folder(path)
     if Path(path).is_dir() and not (Path(path) / "config.json").is_file():
         raise ConfigError(WHERE, path, rule="the folder has no config.json", remedy=REMEDY)
+
+
+def context_of(config: Mapping[str, Any]) -> int | None:
+    """Tokens that the context holds of a model with this config.json; None if it is not told."""
+    for part in (config.get("text_config") or {}, config):
+        for key in _CONTEXT:
+            if isinstance(part.get(key), int):
+                return int(part[key])
+    return None
+
+
+def context_in(path: str) -> int | None:
+    """That of the model in a folder, where its configuration can be read."""
+    try:
+        return context_of(json.loads((Path(path) / "config.json").read_bytes()))
+    except (OSError, ValueError, AttributeError):
+        return None
 
 
 def refuse(path: str, what: str, exc: Exception) -> NoReturn:

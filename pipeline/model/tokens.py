@@ -13,10 +13,9 @@ import transformers
 
 from pipeline.errors import ConfigError, Unusable
 from pipeline.model.chat import Chat
-from pipeline.model.source import WHERE, check_folder, refuse
+from pipeline.model.source import WHERE, check_folder, context_of, refuse
 from pipeline.protocols import Text
 
-_CONTEXT = ("max_position_embeddings", "n_positions")
 _FILES = ("generation_config.json", "config.json")
 
 
@@ -73,12 +72,7 @@ class Tokenizer:
 
 def context_length(path: str) -> int | None:
     """Tokens that the model's context holds, prompt and answer together; None if it is not told."""
-    config = _read(path, "config.json")
-    for part in (config.get("text_config") or {}, config):
-        for key in _CONTEXT:
-            if isinstance(part.get(key), int):
-                return int(part[key])
-    return None
+    return context_of(_read(path, "config.json"))
 
 
 def end_ids(path: str) -> frozenset[int]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from time import perf_counter
 from typing import NamedTuple
 
 import torch
@@ -16,16 +17,17 @@ from pipeline import messages
 from pipeline.errors import WeightsError
 from pipeline.messages import Manifest
 from pipeline.model.fingerprint import checksum, dtype_name, fingerprint_of
-from pipeline.protocols import Transport
+from pipeline.protocols import StagingCost, Transport
 
 Expected = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 
 
 class Staged(NamedTuple):
-    """A whole and verified version."""
+    """A whole and verified version, and what that took."""
 
     version: int
     tensors: dict[str, Tensor]
+    cost: StagingCost
 
 
 class Staging:
@@ -100,6 +102,7 @@ class Staging:
             self._error = error
 
     def _receive(self, manifest: Manifest, transport: Transport) -> Staged | None:
+        started, verifying, num_bytes = perf_counter(), 0.0, 0
         entries = self._entries(manifest)
         tensors: dict[str, Tensor] = {}
         for name, tensor in transport.receive(manifest):
@@ -107,10 +110,14 @@ class Staging:
                 return None
             if name not in entries:
                 raise WeightsError(f"{name}: unknown to this model")
+            received = perf_counter()
             self._check(tensor, entries[name])
+            verifying += perf_counter() - received
+            num_bytes += tensor.nbytes
             tensors[name] = tensor.to(self._device)
         _none_missing(entries.keys() - tensors.keys(), "received")
-        return Staged(manifest.version, tensors)
+        cost = StagingCost(perf_counter() - started, verifying, num_bytes)
+        return Staged(manifest.version, tensors, cost)
 
     def _entries(self, manifest: Manifest) -> dict[str, messages.Tensor]:
         """The manifest's entries by name: all that are expected, and nothing else."""

@@ -7,10 +7,16 @@ import statistics
 from collections import deque
 from collections.abc import Iterable
 
+from pipeline.clock import Clock
 from pipeline.messages import Completion
-from pipeline.metrics import Clock, Metrics
+from pipeline.metrics import LENGTHS, Metrics
+from pipeline.protocols import DEVICES, Device, Engine, Flip, StepTimes
+from pipeline.watch.waits import FRESHER, PROMPTS, QUARANTINE, WEIGHTS
 
 KEPT_GAPS = 4096
+
+CAUSES = (PROMPTS, WEIGHTS, FRESHER, QUARANTINE)
+"""What an engine without work waits for."""
 
 
 class Numbers:
@@ -21,28 +27,74 @@ class Numbers:
     """
 
     def __init__(self, metrics: Metrics) -> None:
-        self.clock = Clock(metrics)
+        self.clock = Clock(metrics, causes=CAUSES)
+        self.gaps = Gaps()
         self._saved: dict[tuple[str, int], int] = {}
         self.tokens = metrics.counter("tokens", "Tokens sampled here, and delivered or saved.")
-        self.members = metrics.counter("members", "Members delivered.")
         self.lost_tokens = metrics.counter("lost_tokens", "Tokens sampled here, and of no use.")
+        self.members = metrics.counter("members", "Members delivered.")
+        self.truncated = metrics.counter(
+            "truncated_members", "Members delivered that had reached their limit of tokens."
+        )
+        self.lengths = metrics.histogram(
+            "completion_tokens", "Tokens of a member that was delivered.", LENGTHS
+        )
+        self.device_seconds = metrics.counter_by(
+            "device_seconds", "Seconds of forward passes, times the cores or GPUs.", device=DEVICES
+        )
         self.flips = metrics.counter("flips", "Flips to new weights.")
+        self.flip_seconds = metrics.counter("flip_seconds", "Seconds that flips took.")
+        self.stage_seconds = metrics.counter(
+            "stage_seconds",
+            "Seconds that versions took to arrive and be verified, then flipped to.",
+        )
+        self.verify_seconds = metrics.counter(
+            "verify_seconds", "Of the stage seconds those in which tensors were verified."
+        )
+        self.stage_bytes = metrics.counter("stage_bytes", "Bytes of the versions flipped to.")
         self.wrong_flips = metrics.counter("wrong_flips", "Flips that were undone.")
         self.staging_errors = metrics.counter("staging_errors", "Versions that were not staged.")
-        self.sequences = metrics.gauge("sequences", "Members being decoded.")
-        gaps = Gaps()
-        self.gaps = gaps
+        self._declare_gauges(metrics)
+
+    def _declare_gauges(self, metrics: Metrics) -> None:
+        """Each is asked for when it is looked at; what an engine knows, once `watch` names it."""
+        self.version = metrics.gauge("version", "The version that the next token is sampled by.")
+        self.running = metrics.gauge("running_sequences", "Members being decoded.")
+        self.waiting = metrics.gauge("waiting_sequences", "Members taken, and without a slot.")
+        self.kv = metrics.gauge("kv_ratio", "Keys and values in use, of all that there may be.")
         step = metrics.gauge("decode_step_seconds", "Median gap between two tokens of a sequence.")
-        step.set_function(gaps.median)
+        step.set_function(self.gaps.median)
         swap = metrics.gauge("swap_pause_seconds", "Median gap across a flip less the median gap.")
-        swap.set_function(gaps.swap_pause)
+        swap.set_function(self.gaps.swap_pause)
         chance = metrics.gauge("random_pause_seconds", "The same, at random steps without a flip.")
-        chance.set_function(gaps.random_pause)
+        chance.set_function(self.gaps.random_pause)
+
+    def watch(self, engine: Engine) -> None:
+        """From now on the gauges speak of this engine."""
+        self.version.set_function(lambda: engine.version)
+        self.running.set_function(lambda: engine.load.running)
+        self.waiting.set_function(lambda: engine.load.waiting)
+        self.kv.set_function(lambda: engine.load.kv_share)
+
+    def stepped(self, times: StepTimes, device: Device, *, flipped: bool) -> None:
+        """A forward pass was made; whether a flip came before it."""
+        self.gaps.observe(ended=times.ended, prefill=times.prefill, flipped=flipped)
+        self.device_seconds.labels(device=device.kind).inc(times.seconds * device.number)
+
+    def flipped(self, flip: Flip) -> None:
+        """A version was adopted."""
+        self.flips.inc()
+        self.flip_seconds.inc(flip.pause_seconds)
+        self.stage_seconds.inc(flip.staging.seconds)
+        self.verify_seconds.inc(flip.staging.verify_seconds)
+        self.stage_bytes.inc(flip.staging.num_bytes)
 
     def delivered(self, completion: Completion, boot: str, reply: str) -> None:
         """A member was handed in, and the bus said `reply`."""
         if reply == "ok":
             self.members.inc()
+            self.truncated.inc(completion.finish == "length")
+            self.lengths.observe(completion.tokens)
             self.saved(completion, boot)
         self.lost([completion], boot)
 
@@ -56,12 +108,11 @@ class Numbers:
         """These end here: what of them is not on the bus was for nothing."""
         for completion in ended:
             saved = self._saved.pop((completion.group, completion.member), 0)
-            self.lost_tokens.inc(max(0, own_tokens(completion, boot) - saved))
+            self.dropped(max(0, own_tokens(completion, boot) - saved))
 
-    def rest(self) -> None:
-        """Nothing is being decoded."""
-        self.sequences.set(0)
-        self.gaps.interrupt()
+    def dropped(self, tokens: int) -> None:
+        """So many tokens were sampled for nothing."""
+        self.lost_tokens.inc(tokens)
 
 
 def own_tokens(completion: Completion, boot: str) -> int:

@@ -15,6 +15,7 @@ from pipeline.messages import Completion, Span, Work
 from pipeline.metrics import Metrics
 from pipeline.protocols import ENGINES, TRANSPORTS, Engine, Flip, Transport
 from pipeline.run import Run
+from pipeline.watch.waits import FRESHER, PROMPTS, QUARANTINE, WEIGHTS
 from pipeline.weights.subscriber import Subscriber
 from services.inference.courier import Answer, Courier, Request
 from services.inference.metrics import Numbers
@@ -26,7 +27,7 @@ log = logging.getLogger(__name__)
 IDLE_SECONDS = 0.02
 HAND_BACK_SECONDS = 2.0
 
-WAITS = {"flip": "fresher weights", "quarantined": "the end of its quarantine"}
+WAITS = {"flip": FRESHER, "quarantined": QUARANTINE}
 """What an idle engine waits for, by the last reply to a take, if not for prompts."""
 
 
@@ -48,6 +49,7 @@ class Inference:
         self.chunks = Chunks(self.outbox)
         self.courier = Courier(bus.prompts)
         self.flip: Flip | None = None
+        numbers.watch(engine)
         self.take_at, self.gate = 0.0, "ok"
 
     def run(self) -> None:
@@ -72,8 +74,8 @@ class Inference:
                 self.accept(lease)
             self.ask()
         if not self.engine.busy:
-            self.numbers.rest()
-            with self.clock("idle"):
+            self.numbers.gaps.interrupt()
+            with self.clock("idle", self.waiting_for or PROMPTS):
                 wait = self.courier.wait if self.courier.away else self.weights.wait
                 wait(IDLE_SECONDS)
 
@@ -90,7 +92,7 @@ class Inference:
             if self.flip:
                 self.weights.confirm(self.flip.version)
                 self.life.version = self.flip.version
-                self.numbers.flips.inc()
+                self.numbers.flipped(self.flip)
 
     def step(self) -> list[Completion]:
         """One forward pass, if anything is in flight; the members that finished in it."""
@@ -98,10 +100,8 @@ class Inference:
             return []
         with self.clock("busy"):
             finished = self.engine.step()
-        times = self.engine.last_step
         flipped = self.flip is not None
-        self.numbers.gaps.observe(ended=times.ended, prefill=times.prefill, flipped=flipped)
-        self.numbers.sequences.set(times.rows)
+        self.numbers.stepped(self.engine.last_step, self.engine.device, flipped=flipped)
         return finished
 
     def deliver(self, finished: list[Completion]) -> None:
@@ -122,7 +122,7 @@ class Inference:
         if self.engine.busy:
             return None
         is_proven = self.weights.serves(self.engine.version)
-        return WAITS.get(self.gate, "prompts") if is_proven else "weights"
+        return WAITS.get(self.gate, PROMPTS) if is_proven else WEIGHTS
 
     def ask(self) -> None:
         """For as many groups as there is room for, once the last answer was heard."""
@@ -205,10 +205,10 @@ class Inference:
         """A flip was wrong: go on with the former weights, from the last token that was proven."""
         log.error("%s: going back to the weights before it", reason)
         self.numbers.wrong_flips.inc()
-        self.numbers.lost_tokens.inc(self.engine.revert())
+        self.numbers.dropped(self.engine.revert())
         for done in self.outbox.take_back():
             prefix = head(done, self.outbox.num_proven(done))
-            self.numbers.lost_tokens.inc(done.tokens - prefix.tokens)
+            self.numbers.dropped(done.tokens - prefix.tokens)
             if lease := self.outbox.leases.get(done.group):
                 self.engine.add(again(lease.work, prefix))
         self.life.version = self.engine.version

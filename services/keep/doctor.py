@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from pipeline.errors import ConfigError
 from pipeline.run import Run
 from pipeline.serve import EXIT_DONE, EXIT_FAILED
-from services.keep.meeting import Met, meet
+from services.keep.meeting import Met, check_open, meet
 from services.keep.sheet import Look, faults, lines
 
 LETTERS = 5
@@ -25,9 +24,7 @@ def doctor(run: Run, *, redis: str | None) -> int:
 
 
 def _look(run: Run, met: Met) -> Look:
-    if not met.bus.is_open():
-        rule = f"of its {met.keys} keys at {met.where} the first is missing: a purge was cut short"
-        raise ConfigError("name", run.name, rule=rule, remedy="finish it with `sluice purge`")
+    check_open(run.name, met)
     return Look(
         name=run.name,
         where=met.where,

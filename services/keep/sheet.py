@@ -6,7 +6,19 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from pipeline.ledger import GENERATED, in_flight
-from pipeline.watch import ENDED, Audit, Leases, Letter, Seen, Snapshot, explain, newest, troubles
+from pipeline.watch import (
+    ENDED,
+    Audit,
+    Leases,
+    Letter,
+    Seen,
+    Snapshot,
+    advise,
+    beginning,
+    explain,
+    newest,
+    troubles,
+)
 
 MOST_FAULTS = 20
 
@@ -39,6 +51,7 @@ def lines(look: Look) -> list[str]:
     return [
         *_head(look),
         *_section("waits", explain(look.snapshot) or ["nobody waits"]),
+        *_section("advice", _advice(look.snapshot)),
         *_section("places", _places(look)),
         *_section("leases", _leases(look.audit.leases)),
         *_section("processes", _processes(look.snapshot)),
@@ -65,6 +78,12 @@ def _head(look: Look) -> list[str]:
 
 def _section(title: str, rows: Sequence[str]) -> list[str]:
     return [title, *(f"  {row}" for row in rows)]
+
+
+def _advice(snapshot: Snapshot) -> list[str]:
+    """On all of the run so far."""
+    advice = advise(beginning(snapshot), snapshot)
+    return advice.sentences() if advice else ["too early to say"]
 
 
 def _places(look: Look) -> list[str]:
@@ -104,9 +123,9 @@ def _processes(snapshot: Snapshot) -> list[str]:
 def _process(seen: Seen) -> tuple[str, str, str, str, str]:
     beat = seen.beat
     version = str(beat.version) if beat.version >= 0 else "-"
-    does = beat.waiting_for or "(works)"
-    if not seen.alive and beat.waiting_for != ENDED:
-        does = "(dead)"
+    does = ENDED if seen.ended else f"({seen.condition})"
+    if seen.condition == "waits":
+        does = beat.waiting_for or ""
     return (beat.instance, version, f"{seen.held:,}", _seconds(seen.age_seconds), does)
 
 

@@ -17,6 +17,7 @@ from pipeline.model.tokens import Tokenizer, context_length
 from pipeline.plugins import make
 from pipeline.protocols import DATASETS, Dataset, Text
 from pipeline.run import Run
+from pipeline.watch.waits import END, MEMORY, WINDOW
 from services.process import open_run
 from services.prompting.metrics import Numbers
 from services.prompting.recipe import Recipe
@@ -55,12 +56,16 @@ class Prompting:
                 self._life.progress(waiting_for=waiting_for)
             except Gone:  # it holds nothing that could be lost
                 self._life.reborn()
-            waiting_for = self._admit()
+            with self._numbers.clock("busy"):
+                waiting_for = self._admit()
+            if waiting_for:
+                with self._numbers.clock("idle", waiting_for):
+                    time.sleep(LOOK_AGAIN_SECONDS if waiting_for == END else RETRY_SECONDS)
 
     def _admit(self) -> str | None:
         """One admission. What it waited for, if it could not be."""
         if self._cursor >= self._end and self._over():
-            return "the run's end"
+            return END
         prompts = self._prepare(self._batch)
         after = self._cursor + len(prompts)
         verdict = self._bus.prompts.admit(
@@ -90,16 +95,14 @@ class Prompting:
             self._batch //= 2
             return None
         self._numbers.refusals.labels(reason=reason).inc()
-        time.sleep(RETRY_SECONDS)
-        return "window" if reason == "full" else "memory"
+        return WINDOW if reason == "full" else MEMORY
 
     def _over(self) -> bool:
-        """Whether the end of the data is known to all; looks again, since Redis may go back."""
+        """Whether the end of the data is known to all; asked again, since Redis may go back."""
         state = self._bus.state()
         if not state.eof or state.cursor < self._end:
             self._synchronise()
             return False
-        time.sleep(LOOK_AGAIN_SECONDS)
         return True
 
     def _synchronise(self) -> None:

@@ -36,13 +36,18 @@ class Seat(NamedTuple):
 class Judge:
     """Started before it is asked, closed afterwards; asked for any number of answers at once."""
 
-    def __init__(self, seats: Sequence[Seat], *, pool: Pool | None, busy: int) -> None:
+    def __init__(self, seats: Sequence[Seat], *, pool: Pool | None, slots: int) -> None:
         """The scorers, each under a name of its own ("exact/1"); `pool` runs some of them.
 
-        `busy` is how many answers at once keep all scorers at work, where grading takes its time.
+        `slots` is how many answers can be graded at once.
         """
         self._seats = tuple(seats)
-        self.pool, self.busy = pool, busy
+        self.pool, self.slots = pool, slots
+
+    @property
+    def busy(self) -> int:
+        """How many answers in hand keep all scorers at work: a worker's next one is at the door."""
+        return self.slots if self.slots >= SIDE_BY_SIDE else 2 * self.slots
 
     async def start(self) -> None:
         """Raises ConfigError where a scorer cannot be started."""
@@ -84,7 +89,7 @@ def make_judge(scoring: Scoring, *, on_replaced: Callable[[], None]) -> Judge:
     pool = None
     if plain:
         pool = Pool(plain, workers=workers, timeout_seconds=seconds, on_replaced=on_replaced)
-    busy = 2 * workers if len(plain) == len(things) else SIDE_BY_SIDE
+    slots = workers if len(plain) == len(things) else SIDE_BY_SIDE
     grades: list[Grade] = []
     for spec, thing in things:
         if pool and not is_async(thing):
@@ -92,7 +97,7 @@ def make_judge(scoring: Scoring, *, on_replaced: Callable[[], None]) -> Judge:
         else:
             grades.append(partial(_on_the_loop, build(SCORERS, spec, at=AT), seconds))
     seats = [Seat(*parts) for parts in zip(_names(things), found, grades, strict=True)]
-    return Judge(seats, pool=pool, busy=busy)
+    return Judge(seats, pool=pool, slots=slots)
 
 
 def is_async(thing: Any) -> bool:

@@ -21,6 +21,7 @@ from pipeline.metrics import Metrics
 from pipeline.model.tokens import Tokenizer
 from pipeline.run import Run
 from pipeline.verdicts import answer_of, raised
+from pipeline.watch.waits import COMPLETIONS, SCORERS
 from services.scoring.judge import Judge, make_judge
 from services.scoring.metrics import Numbers
 from services.scoring.process import START_SECONDS
@@ -65,7 +66,8 @@ class Scoring:
             await self._judge.start()
         try:
             while not self._life.stopping:
-                await self._turn()
+                with self._numbers.clock("busy", COMPLETIONS, share=self._share()):
+                    await self._turn()
             await self._hand_back()
         finally:
             await self._judge.close()
@@ -79,12 +81,23 @@ class Scoring:
             self._let_go()
             self._life.reborn()
 
+    def _share(self) -> float:
+        """Of the scorers that are at work."""
+        return min(1.0, self._waiting / self._judge.slots)
+
+    @property
+    def _waiting(self) -> int:
+        return sum(not hand.score.done() for hand in self._hands.values())
+
     def _progress(self) -> None:
-        waiting = sum(not hand.score.done() for hand in self._hands.values())
+        """With every verdict the wait for the next one begins."""
+        waiting = self._waiting
         self._numbers.waiting.set(waiting)
-        full = "scorers" if len(self._hands) >= self._limit else None
-        groups = {hand.lease.group for hand in self._hands.values()}
-        self._life.progress(waiting_for=full if waiting else "completions", held=sorted(groups))
+        self._life.progress(
+            SCORERS if waiting else COMPLETIONS,
+            held=sorted({hand.lease.group for hand in self._hands.values()}),
+            moved=waiting < len(self._hands),
+        )
 
     async def _settle(self) -> None:
         """All that is graded, in one round trip."""
@@ -92,8 +105,9 @@ class Scoring:
         if not done:
             return
         replies = await asyncio.to_thread(self._bus.completions.score, self._life.boot, done)
-        self._numbers.members.inc(replies.count("ok"))
-        for (lease, _), reply in zip(done, replies, strict=True):
+        heard = [*zip(done, replies, strict=True)]
+        self._numbers.settled(score for (_, score), reply in heard if reply == "ok")
+        for (lease, _), reply in heard:
             if reply == "gone":
                 raise Gone(f"{self._life.boot} was declared dead")
             del self._hands[lease.entry]

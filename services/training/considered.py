@@ -12,11 +12,11 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from pipeline.kept import kept_missing
+from pipeline.flaws import flaw
 from pipeline.ledger import Fates, Sum, total
 from pipeline.messages import Completion, Group, Member
 from pipeline.protocols import Advantage
-from pipeline.versions import MASKED, Freshness, Stretch, flaw, judge, mask_out
+from pipeline.versions import MASKED, Freshness, Stretch, judge, mask_out
 from services.training.advantages import flat
 
 TRAINED = "trained"
@@ -28,10 +28,11 @@ Verdict = Literal["keep", "zero_signal", "unusable"]
 
 
 class Rules(NamedTuple):
-    """How groups are judged at one step of the trainer."""
+    """How groups are judged at one step of the trainer, whose model knows `vocabulary` ids."""
 
     freshness: Freshness
     advantage: Advantage
+    vocabulary: int
 
 
 class Row(NamedTuple):
@@ -91,7 +92,7 @@ def consider(group: Group, rules: Rules) -> Considered:
     }
     advantages = _advantages(rewards, rules.advantage)
     rows = tuple(
-        Row(m, member.completion, advantages.get(m, 0.0), _stretches(group, m, rules.freshness))
+        Row(m, member.completion, advantages.get(m, 0.0), _stretches(group, m, rules))
         for m, member in sorted(group.members.items())
     )
     verdict = _verdict(rows, [_outcome(group.members[m], r) for m, r in rewards.items()])
@@ -126,20 +127,18 @@ def _advantages(rewards: Mapping[int, float], advantage: Advantage) -> dict[int,
     return dict(zip(rewards, map(float, values), strict=True))
 
 
-def _stretches(group: Group, member: int, freshness: Freshness) -> tuple[Stretch, ...]:
+def _stretches(group: Group, member: int, rules: Rules) -> tuple[Stretch, ...]:
     completion = group.members[member].completion
-    if reason := _refusal(group, member):
+    if reason := _refusal(group, member, rules.vocabulary):
         return (Stretch(0, completion.tokens, None, reason),)
-    return mask_out(judge(completion.spans, freshness), completion.mask)
+    return mask_out(judge(completion.spans, rules.freshness), completion.mask)
 
 
-def _refusal(group: Group, member: int) -> str | None:
+def _refusal(group: Group, member: int, vocabulary: int) -> str | None:
     """Why no token of the member can be used, however fresh."""
     if _reward(group.members[member]) is None:
         return SCORER_ERROR
-    completion = group.members[member].completion
-    missing = kept_missing(completion, group.prompt.sampling)
-    return missing or flaw(completion) or (None if group.prompt.ids else "empty_prompt")
+    return flaw(group.members[member].completion, group.prompt, vocabulary)
 
 
 def _verdict(rows: Sequence[Row], outcomes: list[float]) -> Verdict:

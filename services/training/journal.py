@@ -6,35 +6,41 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import fmean
 from typing import Any, TextIO
 
 from pipeline.ledger import total
 from services.training.considered import TRAINED, ZERO_SIGNAL
+from services.training.metrics import LENGTHS
 from services.training.optimize import Step
 from services.training.pool import Tally
+from services.training.sinks.feeds import Feeds
 
 Save = Callable[[str], None]
-
-LENGTHS = (64, 256, 1024, 4096, 16384, 65536)
-"""Bounds of the buckets in which refusals are counted, in tokens of a completion."""
 
 
 class Journal:
     """Writes `metrics.jsonl`, `weights/v{version}/` and `weights/kept.jsonl`."""
 
-    def __init__(self, folder: Path, save: Save, *, keep_every: int = 0) -> None:
-        """`save` writes the model to a folder; of `keep_every` versions one is kept; 0: none."""
-        self._save = save
+    def __init__(
+        self, folder: Path, save: Save, *, keep_every: int = 0, feeds: Feeds | None = None
+    ) -> None:
+        """`save` writes the model to a folder; of `keep_every` versions one is kept; 0: none.
+
+        `feeds` get each line that is written, after those that the file has.
+        """
+        self._save, self._feeds = save, feeds or Feeds()
         self._weights, self._every = folder / "weights", keep_every
         self._weights.mkdir(parents=True, exist_ok=True)
-        last, self._lines = _reopened(folder / "metrics.jsonl")
+        self._path = folder / "metrics.jsonl"
+        last, self._lines = _reopened(self._path)
         kept, self._kept = _reopened(self._weights / "kept.jsonl")
         self._last_kept = int(kept.get("version", -1))
         self.last_batch = int(last.get("batch", 0))
         self._started = time.monotonic() - float(last.get("seconds", 0.0))
+        self._feeds.start(self._path)
 
     @property
     def seconds(self) -> float:
@@ -44,7 +50,16 @@ class Journal:
     def write(self, line: dict[str, Any]) -> None:
         """One step; numbers that are not finite become null, which JSON can say."""
         known = {"time": time.time(), "seconds": round(self.seconds, 3)}
-        self._lines.write(json.dumps(_finite(known | line)) + "\n")
+        whole = _finite(known | line)
+        self._lines.write(json.dumps(whole) + "\n")
+        self._feeds.write(whole)
+
+    def rewards(self) -> Iterator[tuple[int, float]]:
+        """The step and the reward of every line so far, where it had one."""
+        with self._path.open(encoding="utf-8") as file:
+            for line in map(json.loads, file):
+                if line["reward"] is not None:
+                    yield line["step"], line["reward"]
 
     def keep(self, version: int, step: int, *, last: bool = False) -> None:
         """Keep the version where its turn has come, and the last one always."""
@@ -59,9 +74,10 @@ class Journal:
         self._last_kept = version
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files, and let the sinks have what is on its way to them."""
         self._lines.close()
         self._kept.close()
+        self._feeds.close()
 
 
 def step_line(step: Step, tally: Tally) -> dict[str, Any]:
@@ -82,6 +98,7 @@ def step_line(step: Step, tally: Tally) -> dict[str, Any]:
         "completion_tokens": batch.statistics["completion_tokens_mean"],
         "truncated": batch.statistics["truncated_share"],
         **step.statistics.summary(),
+        "lag_tokens": step.statistics.tokens_by_lag(),
         "tokens": batch.tokens,
         "learning_rate": step.learning_rate,
         "grad_norm": step.result.grad_norm,

@@ -1,53 +1,122 @@
-"""The numbers of the training process."""
+"""The numbers of the training process; those of the run as a whole are in `run_metrics`."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from pipeline.metrics import Clock, Metrics
+from pipeline import disk
+from pipeline.clock import Clock
+from pipeline.ledger import FLAWS
+from pipeline.metrics import Metrics
+from pipeline.protocols import SINKS
+from pipeline.watch.waits import GROUPS, OLDER_GROUPS
+
+CAUSES = (GROUPS, OLDER_GROUPS)
+"""What a trainer without work waits for."""
+
+COMMON = ("stale", "future_version", "orphan_version", "scorer_error", "skipped")
+REASONS = (*COMMON, "masked", *FLAWS)
+LENGTHS = (64, 256, 1024, 4096, 16384, 65536)
+"""Bounds of the buckets in which refusals are counted, in tokens of a completion."""
+BUCKETS = (*map(str, LENGTHS), "more")
+LAGS = (*map(str, range(16)), "more")
+
+
+class Shown(NamedTuple):
+    """A number of the last step: its key in metrics.jsonl, its name, and what it is."""
+
+    key: str
+    noun: str
+    text: str
+
+
+SHOWN = (
+    Shown("reward", "reward", "Mean reward of the groups of the last step."),
+    Shown("completion_tokens", "completion_tokens", "Mean length of the last step's members."),
+    Shown("lag_mean", "lag_mean_steps", "Mean lag of the tokens of the last step."),
+    Shown("lag_p95", "lag_p95_steps", "Lag that 95 % of the last step's tokens did not exceed."),
+    Shown("lag_max", "lag_max_steps", "Largest lag of a token of the last step."),
+    Shown("mismatch_k3", "mismatch_k3_nats", "Mean of r - 1 - log r, where r = trainer / engine."),
+    Shown("ess", "ess_ratio", "Effective sample size of the last step's tokens, of their number."),
+    Shown("gap_max", "log_ratio_max_nats", "Largest |log r| of a token of the last step."),
+    Shown("clipped", "clipped_ratio", "Tokens of the last step that the loss clipped, of all."),
+    Shown("clamped", "clamped_ratio", "Tokens of the last step with a clamped log r, of all."),
+    Shown("entropy", "entropy_nats", "Mean entropy where the last step's tokens were drawn."),
+    Shown("grad_norm", "grad_norm", "Norm of the last step's gradient, before it was clipped."),
+    Shown("learning_rate", "learning_rate", "Of the last step."),
+)
 
 
 class Numbers:
     """What was trained, what was refused and why, and where the seconds went."""
 
     def __init__(self, metrics: Metrics) -> None:
-        self.clock = Clock(metrics)
+        self.clock = Clock(metrics, causes=CAUSES)
         self.steps = metrics.counter("steps", "Optimizer steps taken.")
         self.skipped_steps = metrics.counter(
             "skipped_steps",
             "Steps not taken: their gradient was not finite, or no token was inside the loss.",
         )
-        self.members = metrics.counter("members", "Members trained.")
-        self.tokens = metrics.counter("tokens", "Tokens trained.")
-        self.refused_members = metrics.counter(
-            "refused_members", "Members refused whole.", "reason"
+        self.groups = metrics.counter("groups", "Groups trained.")
+        self.zero_signal = metrics.counter(
+            "zero_signal_groups", "Groups judged whose outcomes were all alike."
         )
-        self.refused_lengths = metrics.counter(
+        self.members = metrics.counter("members", "Members trained.")
+        self.spanning = metrics.counter(
+            "spanning_members", "Members trained whose tokens are of several versions."
+        )
+        self.tokens = metrics.counter("tokens", "Tokens trained.")
+        self.lags = metrics.counter_by(
+            "lag_tokens", "Tokens that were trained, by their lag.", steps=LAGS
+        )
+        self.refused_members = metrics.counter_by(
+            "refused_members", "Members refused whole.", reason=REASONS
+        )
+        self.refused_lengths = metrics.counter_by(
             "refused_by_length_members",
             "Members refused whole, by the length of their completion: up to so many tokens.",
-            "reason",
-            "tokens",
+            reason=COMMON,
+            tokens=BUCKETS,
         )
-        self.refused_tokens = metrics.counter("refused_tokens", "Tokens not trained.", "reason")
-        self.reward = metrics.gauge("reward", "Mean reward of the groups of the last step.")
-        self.lag_mean = metrics.gauge("lag_mean_steps", "Mean lag of the tokens of the last step.")
-        self.lag_max = metrics.gauge("lag_max_steps", "Largest lag of a token of the last step.")
-        self.learning_rate = metrics.gauge("learning_rate", "Of the last step.")
+        self.refused_tokens = metrics.counter_by(
+            "refused_tokens", "Tokens not trained.", reason=REASONS
+        )
+        self.sink_missed = metrics.counter_by(
+            "sink_missed_lines", "Lines of metrics.jsonl that a sink did not take.", sink=[*SINKS]
+        )
+        self.folder: Path | None = None
+        free = metrics.gauge("disk_free_bytes", "Left on the disk of the run's folder.")
+        free.set_function(self._disk_free)
+        self.shown = {one.key: metrics.gauge(one.noun, one.text) for one in SHOWN}
+        self.rewards = metrics.curve("reward")
 
     def observe(self, line: Mapping[str, Any]) -> None:
         """One step, as metrics.jsonl has it."""
         (self.steps if line["finite"] else self.skipped_steps).inc()
         if line["finite"]:
-            self.members.inc(line["members"])
-            self.tokens.inc(line["tokens"])
+            self._trained(line)
+        self.zero_signal.inc(line["zero_signal_groups"])
         for reason, members in line["refused"].items():
             self.refused_members.labels(reason=reason).inc(members)
         for reason, length, members in line["refused_lengths"]:
             self.refused_lengths.labels(reason=reason, tokens=length).inc(members)
         for reason, tokens in line["refused_tokens"].items():
             self.refused_tokens.labels(reason=reason).inc(tokens)
-        self.reward.set(line["reward"])
-        self.lag_mean.set(line["lag_mean"])
-        self.lag_max.set(line["lag_max"])
-        self.learning_rate.set(line["learning_rate"])
+        for key in self.shown:
+            self.shown[key].set(line[key])
+        self.rewards.add(line["step"], line["reward"])
+
+    def _disk_free(self) -> float:
+        """Not a number until the folder is known."""
+        return disk.free_bytes(self.folder) if self.folder else math.nan
+
+    def _trained(self, line: Mapping[str, Any]) -> None:
+        self.groups.inc(line["groups"])
+        self.members.inc(line["members"])
+        self.spanning.inc(line["members_spanning"])
+        self.tokens.inc(line["tokens"])
+        for lag, tokens in line["lag_tokens"]:
+            self.lags.labels(steps=str(lag) if lag < len(LAGS) - 1 else "more").inc(tokens)

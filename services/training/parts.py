@@ -23,6 +23,7 @@ class Parts(NamedTuple):
     optimizer: Optimizer
     advantage: Advantage
     tokenizer: Tokenizer
+    vocabulary: int
 
     def save_model(self, folder: str) -> None:
         """A Hugging Face folder that can be loaded by itself; it must not exist yet."""
@@ -31,31 +32,35 @@ class Parts(NamedTuple):
 
     def save(self, folder: Path) -> None:
         """What a checkpoint holds: the model, and the state that training goes on from."""
-        self.save_model(str(folder / "model"))
+        self.save_model(str(folder / "model"))  # first, since the state refers to it
         (folder / "state").mkdir()
         self.backend.save_state(str(folder / "state"))
 
 
 def assemble(run: Run) -> Parts:
     """Rank 0's. Raises ConfigError for parts that cannot be had."""
-    backend, act = lead(*_rank(run), run)
+    rank, objective, vocabulary = _rank(run)
+    backend, act = lead(rank, objective, run)
     advantage: Advantage = plugins.build(
         ADVANTAGES, run.objective.advantage, at="objective.advantage"
     )
     training = run.training
     rate = partial(learning_rate, peak=training.learning_rate, warmup_steps=training.warmup_steps)
-    return Parts(backend, Optimizer(act, rate=rate), advantage, Tokenizer(run.model.path))
+    tokenizer = Tokenizer(run.model.path)
+    return Parts(backend, Optimizer(act, rate=rate), advantage, tokenizer, vocabulary)
 
 
 def assist(run: Run) -> None:
     """All that a rank other than 0 does. Raises ConfigError as `assemble` does."""
-    follow(*_rank(run), run)
+    rank, objective, _ = _rank(run)
+    follow(rank, objective, run)
 
 
-def _rank(run: Run) -> tuple[Rank, Objective]:
+def _rank(run: Run) -> tuple[Rank, Objective, int]:
+    """With how many ids its model knows."""
     check(run)
     objective = compose(run)
     # The optimizer's own copy: in bfloat16 a small learning rate would be rounded away.
     model = load_model(run.model.path, dtype="float32")
     rank: Rank = plugins.make(BACKENDS, run.training.backend, model, at="training.backend")
-    return rank, objective
+    return rank, objective, int(model.config.get_text_config().vocab_size)

@@ -45,13 +45,14 @@ class Pool:
         *,
         lag: Lag,
         advantage: Advantage,
+        vocabulary: int,
         per_step: int,
         step: int = 0,
         steps: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
         """`step` is where the trainer stands, `steps` has that of every version it may meet."""
         freshness = Freshness(step=step, steps=dict(steps), lag_max=lag.max, unit=lag.unit)
-        self.rules, self.exhausted = Rules(freshness, advantage), False
+        self.rules, self.exhausted = Rules(freshness, advantage, vocabulary), False
         self._groups, self._epoch = groups, epoch
         self._limit, self._more = LOOK_STEPS * per_step, False
         self._order: list[str] = []

@@ -8,7 +8,6 @@ whatever its main thread is busy with, and looks at the others.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from datetime import timedelta
@@ -16,6 +15,7 @@ from datetime import timedelta
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public all the same
 
 from pipeline.errors import SluiceError
+from pipeline.logs import say_why
 from services.training.world import World
 
 BEAT_SECONDS = 0.5
@@ -104,5 +104,5 @@ class Pulse:
     def _end(self, why: str) -> None:
         """The main thread may hang in a collective for good."""
         if not self._ended.wait(GRACE_SECONDS):
-            print(f"sluice: {why}", file=sys.stderr, flush=True)
+            say_why(why)
             os._exit(1)

@@ -1,8 +1,9 @@
 """The step record: all that a step consumes, on disk before the optimizer moves. † torch
 
 One file a batch, named by its number and the epoch of the trainer that planned it. It has no layout
-of packs or ranks: what a batch is made of follows from it and from RUN.toml. Reading them back into
-a trainer is in `recovery`.
+of packs or ranks: what a batch is made of follows from it and from RUN.toml. With `record = "off"`
+it has no groups either, and only says what became of them. Reading them back into a trainer is in
+`recovery`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Record(Struct, frozen=True, kw_only=True, tag="record/1"):
     """Batch `batch`, counted from 1, as planned when the trainer stood at `step` and `version`.
 
     `steps` has the step of every version that the groups' spans name; `fates` is what the commit
-    says of each group if the step is taken.
+    says of each group if the step is taken. Without `groups` its step cannot be made again.
     """
 
     batch: int
@@ -41,8 +42,8 @@ class Record(Struct, frozen=True, kw_only=True, tag="record/1"):
     fates: dict[str, Fates]
 
 
-def plan(batch: Batch, *, number: int, epoch: int, version: int) -> Record:
-    """The record of a batch that is about to be stepped."""
+def plan(batch: Batch, *, number: int, epoch: int, version: int, whole: bool) -> Record:
+    """The record of a batch that is about to be stepped; `whole`: so that it can be once more."""
     freshness = batch.rules.freshness
     spans = (s for g in batch.groups for m in g.members.values() for s in m.completion.spans)
     named = {span.version for span in spans}
@@ -52,7 +53,7 @@ def plan(batch: Batch, *, number: int, epoch: int, version: int) -> Record:
         step=freshness.step,
         version=version,
         steps={v: step for v, step in sorted(freshness.steps.items()) if v in named},
-        groups=batch.groups,
+        groups=batch.groups if whole else (),
         fates=batch.fates,
     )
 
@@ -100,6 +101,14 @@ class Records:
         for number in sorted(number for number in newest if number > batch):
             yield _read(newest[number])
 
+    def forget(self, after: int) -> None:
+        """Remove those with a higher number: what they led to is lost. Raises SluiceError."""
+        try:
+            for path in [path for number, _, path in self._all() if number > after]:
+                path.unlink()
+        except OSError as exc:
+            raise SluiceError(f"{exc.filename} cannot be removed ({exc.strerror})") from exc
+
     def outcomes(self, after: int, *, upto: int, since: int, step: int) -> Iterator[Outcome]:
         """What became of each batch above `after`, which stood at step `since`, and up to `upto`,
         which led to `step`.
@@ -117,12 +126,13 @@ class Records:
             yield Outcome(number, changed, fates if changed else skipped(fates))
 
     def _newest(self) -> dict[int, Path]:
-        found: dict[int, tuple[int, Path]] = {}
+        return {number: path for number, _, path in sorted(self._all())}
+
+    def _all(self) -> Iterator[tuple[int, int, Path]]:
+        """Number and epoch of each file."""
         for path in self.folder.glob("*.e*") if self.folder.exists() else ():
             if match := _NAME.fullmatch(path.name):
-                batch, epoch = int(match[1]), int(match[2])
-                found[batch] = max(found.get(batch, (0, path)), (epoch, path))
-        return {batch: path for batch, (_, path) in found.items()}
+                yield int(match[1]), int(match[2]), path
 
 
 def _read(path: Path) -> Record:

@@ -41,8 +41,11 @@ class Replayed(NamedTuple):
 class Recovery:
     """Replays a run's records on one back end."""
 
-    def __init__(self, run: Run, records: Records, *, advantage: Advantage) -> None:
-        self.records, self._run, self._advantage = records, run, advantage
+    def __init__(
+        self, run: Run, records: Records, *, advantage: Advantage, vocabulary: int
+    ) -> None:
+        self.records, self._run = records, run
+        self._advantage, self._vocabulary = advantage, vocabulary
 
     def load(self, backend: Backend, checkpoints: Checkpoints) -> Standing:
         """The newest checkpoint into the back end. Raises SluiceError where it is damaged."""
@@ -57,8 +60,13 @@ class Recovery:
         return Standing(mark.batch, mark.step, mark.version)
 
     def replay(self, optimizer: Optimizer, standing: Standing) -> Iterator[Replayed]:
-        """Step the records after `standing` again, in order. Raises SluiceError for one unlike."""
+        """Step the records after `standing` again, in order, up to one without its groups.
+
+        Raises SluiceError for one unlike what it was.
+        """
         for record in self.records.after(standing.batch):
+            if not record.groups:
+                return
             if record.step != standing.step:
                 raise SluiceError(
                     f"record {record.batch} was planned at step {record.step}, and what is before"
@@ -73,7 +81,8 @@ class Recovery:
 
     def _batch(self, record: Record) -> Batch:
         lag = self._run.lag
-        rules = Rules(Freshness(record.step, record.steps, lag.max, lag.unit), self._advantage)
+        freshness = Freshness(record.step, record.steps, lag.max, lag.unit)
+        rules = Rules(freshness, self._advantage, self._vocabulary)
         groups = [consider(group, rules) for group in record.groups]
         batch = build_batch(groups, rules, pack_tokens=self._run.training.pack_tokens)
         if batch.fates != record.fates:

@@ -6,7 +6,7 @@ then what a run learnt follows from its records and its RUN.toml alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -37,13 +37,15 @@ def replay(run: Run, *, say: Callable[[str], None] = print) -> bool:
         assist(run)
         return True
     parts = assemble(run)
-    same = True
-    recovery = Recovery(run, records, advantage=parts.advantage)
-    for done in recovery.replay(parts.optimizer, Standing()):
-        if (mark := checkpoints.get(done.standing.batch)) is not None:
+    same, standing = True, Standing()
+    recovery = Recovery(run, records, advantage=parts.advantage, vocabulary=parts.vocabulary)
+    for done in recovery.replay(parts.optimizer, standing):
+        standing = done.standing
+        if (mark := checkpoints.get(standing.batch)) is not None:
             same &= _compare(mark, fingerprint(parts.backend.weights()), say)
-    say(f"replayed {len(numbers)} batches, {done.standing.step} steps")
     parts.backend.close()
+    _check_whole(records, numbers, standing)
+    say(f"replayed {len(numbers)} batches, {standing.step} steps")
     return same
 
 
@@ -58,6 +60,15 @@ def _check_same(run: Run, last: Checkpoint) -> None:
         rule = f"the run was trained by {last.ranks} ranks, and other sums have other bits"
         remedy = f"torchrun --nproc-per-node {last.ranks} -m services.cli replay RUN.toml"
         raise ConfigError("sluice replay", ranks, rule=rule, remedy=remedy)
+
+
+def _check_whole(records: Records, numbers: Sequence[int], standing: Standing) -> None:
+    """Raises ConfigError where the replay came to a record that has no groups."""
+    if standing.batch < numbers[-1]:
+        first = next(number for number in numbers if number > standing.batch)
+        rule = 'its groups were not recorded (training.record = "off")'
+        remedy = "only what was trained with it on can be replayed"
+        raise ConfigError(f"{records.folder}, batch {first}", None, rule=rule, remedy=remedy)
 
 
 def _compare(mark: Checkpoint, live: str, say: Callable[[str], None]) -> bool:

@@ -9,6 +9,9 @@ import logging
 
 from pipeline.bus.bus import Bus
 from pipeline.errors import ConfigError, SluiceError
+from pipeline.ledger import Sum, total
+from pipeline.watch import State
+from services.training.considered import TRAINED
 from services.training.epochs import Claim
 from services.training.records import Records
 from services.training.standing import Standing
@@ -21,11 +24,10 @@ def resume(bus: Bus, claimed: Claim, records: Records, standing: Standing) -> St
 
     Raises ConfigError where the trainer's folder knows nothing of what the run has done.
     """
-    state = bus.state()
-    if state.batch > standing.batch:
-        standing = _go_back(bus, claimed, standing)
+    if bus.state().batch > standing.batch:
+        standing = _go_back(bus, claimed, records, standing)
     commit_again(bus, claimed, records, standing)
-    known = max(state.version, claimed.last_noted(), standing.version)
+    known = max(bus.state().version, claimed.last_noted(), standing.version)
     claimed.note(known + 1)
     return standing._replace(version=known + 1)
 
@@ -42,20 +44,36 @@ def commit_again(bus: Bus, claimed: Claim, records: Records, standing: Standing)
         log.info("committed batch=%d again: %s", outcome.batch, reply)
 
 
-def _go_back(bus: Bus, claimed: Claim, standing: Standing) -> Standing:
-    """The disk has lost steps that the run knows: it goes on from what there is, and says so."""
+def _go_back(bus: Bus, claimed: Claim, records: Records, standing: Standing) -> Standing:
+    """The run knows steps that cannot be made again: it goes on from what there is, and says so.
+
+    What they trained is `undone`, as far as their records tell; those go, so that a server which
+    is put back to before these steps is not told of them: their groups may be trained once more.
+    """
     state, folder = bus.state(), claimed.run_folder
-    if standing.batch == 0:
+    if standing.batch == 0 and claimed.last_noted() < 0:
         raise ConfigError(
             str(folder),
             None,
             rule=f"has no record of this run, which has {state.batch} batches committed",
             remedy="start training where the run's folder is, or choose another run name",
         )
+    undone = _trained(records, standing, state)
     log.warning(
-        "%s ends with batch %d, and the run has %d: what was learnt since is lost, and training"
-        " goes on from step %d",
+        "%s has the weights of batch %d, and the run has made %d: training goes on from step %d,"
+        " lost_steps=%d undone_members=%d",
         *(folder, standing.batch, state.batch, standing.step),
+        *(state.step - standing.step, undone.members),
     )
-    bus.groups.rollback(claimed.epoch, standing.step)
+    bus.groups.rollback(claimed.epoch, standing.step, undone=undone)
+    records.forget(after=standing.batch)
     return standing._replace(batch=state.batch)
+
+
+def _trained(records: Records, standing: Standing, state: State) -> Sum:
+    """What the run has trained since `standing`."""
+    outcomes = records.outcomes(
+        standing.batch, upto=state.batch, since=standing.step, step=state.step
+    )
+    fates = total(of_group for outcome in outcomes for of_group in outcome.fates.values())
+    return fates.get(TRAINED, Sum(0, 0))

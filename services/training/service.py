@@ -9,11 +9,13 @@ from functools import partial
 from pipeline import plugins
 from pipeline.bus.bus import Bus
 from pipeline.errors import Gone
+from pipeline.ledger import generated
 from pipeline.life import Life
 from pipeline.metrics import Metrics
 from pipeline.model.load import DTYPES
 from pipeline.protocols import TRANSPORTS, Backend, Transport
 from pipeline.run import Run
+from pipeline.watch.waits import GROUPS, OLDER_GROUPS
 from pipeline.weights.publisher import Publisher
 from services.training.batch import Batch
 from services.training.batch import build as build_batch
@@ -28,6 +30,8 @@ from services.training.pool import NOTHING_REFUSED, Pool
 from services.training.records import Records, plan
 from services.training.recovery import Recovery, mark
 from services.training.resumption import commit_again, resume
+from services.training.run_metrics import looking
+from services.training.sinks.feeds import feeds
 from services.training.standing import Standing
 
 log = logging.getLogger(__name__)
@@ -100,16 +104,18 @@ class Training:
                 self.publisher.check()
                 if self.look() and (batch := self.batch()):
                     return batch if batch.groups else None
-            with self.clock("idle"):
+            with self.clock("idle", self.waiting_for):
                 time.sleep(IDLE_SECONDS)
         return None
 
     def record(self, batch: Batch) -> None:
         """All that the step consumes, on disk before it is made."""
-        number = self.committed + 1
+        number, whole = self.committed + 1, self.settings.training.record == "on"
         with self.clock("other"):
             self.claimed.check()
-            self.records.write(plan(batch, number=number, epoch=self.epoch, version=self.version))
+            self.records.write(
+                plan(batch, number=number, epoch=self.epoch, version=self.version, whole=whole)
+            )
 
     def step(self, batch: Batch) -> Step:
         """One optimizer step, taken or not."""
@@ -143,6 +149,7 @@ class Training:
         with self.clock("other"):
             line = step_line(step, self.pool.tally()) | self.clock.lap()
             line |= {"batch": self.committed, "step": self.optimizer_step, "version": self.version}
+            line["generated_tokens"] = generated(self.bus.snapshot().ledger)
             self.journal.write(line)
             self.numbers.observe(line)
             log.info(
@@ -160,6 +167,11 @@ class Training:
 
     # What the loop is made of.
 
+    @property
+    def waiting_for(self) -> str:
+        """What a step has to wait for, as the beat says it."""
+        return GROUPS if self.held_since is None else OLDER_GROUPS
+
     def keep_alive(self) -> None:
         """Say that training waits for groups, and end what cannot come any more, now and then.
 
@@ -167,8 +179,7 @@ class Training:
         while the machine slept is replaced, and nothing else changes.
         """
         try:
-            held = self.held_since is not None
-            self.life.progress("older groups to be done" if held else "groups")
+            self.life.progress(self.waiting_for)
             if time.monotonic() >= self.expire_at:
                 self.expire_at = time.monotonic() + EXPIRE_SECONDS
                 self.bus.groups.expire(self.life.boot, batch=self.committed)
@@ -252,15 +263,23 @@ def build(run: Run, bus: Bus, *, life: Life, metrics: Metrics) -> Training:
 
     Raises ConfigError for parts that cannot be had, Fenced where the run has another trainer.
     """
+    numbers = Numbers(metrics)
+    sinks = feeds(
+        run.training.sinks,
+        run.folder,
+        failed=lambda name: numbers.sink_missed.labels(sink=name).inc(),
+    )
     await_former(bus, life.boot, run.bus.lease_seconds)
     with life.long("model", 600):
         parts = assemble(run)
     transport: Transport = plugins.make(TRANSPORTS, run.weights, at="weights", run=run.name)
     records, checkpoints = Records(run.folder), Checkpoints(run.folder, parts.save)
-    recovery = Recovery(run, records, advantage=parts.advantage)
+    recovery = Recovery(run, records, advantage=parts.advantage, vocabulary=parts.vocabulary)
     claimed = claim(bus, run.folder, life.boot)
+    numbers.folder = run.folder
+    life.also = looking(metrics, bus, target_steps=run.steps)
     every = run.evaluation.every if run.evaluation else 0
-    journal = Journal(run.folder, parts.save_model, keep_every=every)
+    journal = Journal(run.folder, parts.save_model, keep_every=every, feeds=sinks)
     with life.long("replay of its records", LONGEST_ACT_SECONDS):
         standing = recovery.load(parts.backend, checkpoints)
         for replayed in recovery.replay(parts.optimizer, standing):
@@ -268,6 +287,8 @@ def build(run: Run, bus: Bus, *, life: Life, metrics: Metrics) -> Training:
             if standing.batch > journal.last_batch:
                 journal.write(step_line(replayed.step, NOTHING_REFUSED) | standing._asdict())
         standing = resume(bus, claimed, records, standing)
+    for step, reward in journal.rewards():
+        numbers.rewards.add(step, reward)
     steps = {**bus.versions.steps(), standing.version: standing.step}
     announce = partial(bus.versions.announce, min_version=standing.version)
     return Training(
@@ -281,6 +302,7 @@ def build(run: Run, bus: Bus, *, life: Life, metrics: Metrics) -> Training:
             claimed.epoch,
             lag=run.lag,
             advantage=parts.advantage,
+            vocabulary=parts.vocabulary,
             per_step=run.groups.per_step,
             step=standing.step,
             steps=steps,
@@ -293,5 +315,5 @@ def build(run: Run, bus: Bus, *, life: Life, metrics: Metrics) -> Training:
         checkpoints=checkpoints,
         journal=journal,
         life=life,
-        numbers=Numbers(metrics),
+        numbers=numbers,
     )

@@ -66,6 +66,10 @@ class Statistics:
         self._gap = max(self._gap, others.gap)
         self._lags.update(others.lags)
 
+    def tokens_by_lag(self) -> list[tuple[int, int]]:
+        """Pairs of a lag, in steps, and the number of tokens that had it."""
+        return sorted(self._lags.items())
+
     def summary(self) -> dict[str, float]:
         """As metrics.jsonl names them: shares are of 1, entropy is in nats, lags are in steps."""
         tokens, r, squares, k3, entropy, clipped, clamped = self._sums.tolist()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from pipeline.logs import LogFormat
 from pipeline.machine import cores as cores_here
 from pipeline.run import Run
 from pipeline.serve import REDIS_VARIABLE
@@ -41,6 +42,7 @@ def place(
     *,
     environment: Mapping[str, str] = os.environ,
     cores: int | None = None,
+    log_format: LogFormat = LogFormat.TEXT,
 ) -> list[Process]:
     """Every process of the run in the order of their start: the slowest to be ready first.
 
@@ -56,11 +58,12 @@ def place(
         "prompting": 1,
     }
     ranks = {"training": run.up.ranks}
+    form = () if log_format is LogFormat.TEXT else ("--log-format", log_format)
     return [
         _process(
             service,
             f"{service}-{number}",
-            command=_together(_command(service, folder), ranks.get(service, 1)),
+            command=_together((*_command(service, folder), *form), ranks.get(service, 1)),
             folder=folder,
             environment={**environment, REDIS_VARIABLE: url},
         )

@@ -2,15 +2,18 @@
 
 Data sets are opened and scorers looked up with their options, as the services will. Of the parts
 that need torch only the name is checked, and of the model its folder: their services check the
-rest in their first seconds.
+rest in their first seconds. What fits a run, and what does not, is in `pipeline.fit`.
 """
 
 from __future__ import annotations
 
+import sys
+
 from pipeline import plugins
 from pipeline.anchor import check_anchor
 from pipeline.errors import ConfigError
-from pipeline.model.source import check_model
+from pipeline.fit import drawbacks
+from pipeline.model.source import check_model, context_in
 from pipeline.protocols import (
     ADVANTAGES,
     BACKENDS,
@@ -19,17 +22,19 @@ from pipeline.protocols import (
     ENGINES,
     LOSSES,
     SCORERS,
+    SINKS,
     TRANSPORTS,
+    Dataset,
 )
 from pipeline.run import Run
 from pipeline.verdicts import terms
 
 
 def preflight(run: Run) -> None:
-    """Raises ConfigError for the first fault that it finds."""
+    """Raises ConfigError for the first fault; says on standard error what does not fit well."""
     check_model(run.model.path)
-    _names(run)
-    plugins.make(DATASETS, run.data, at="data")
+    anchored = _names(run)
+    dataset: Dataset = plugins.make(DATASETS, run.data, at="data")
     if run.evaluation:
         plugins.make(DATASETS, run.evaluation.data, at="evaluation.data")
     for number, term in enumerate(terms(run.scoring.scorers)):
@@ -37,16 +42,26 @@ def preflight(run: Run) -> None:
         scorer = plugins.find(SCORERS, term.spec, at)
         plugins.check(scorer, plugins.options_of(term.spec), at, given=frozenset())
         plugins.check_call(scorer, at, None)
+    context = context_in(run.model.path)
+    for said in (*drawbacks(run, examples=len(dataset), context=context), anchored):
+        if said:
+            print(f"sluice: {said}", file=sys.stderr)
 
 
-def _names(run: Run) -> None:
+def _names(run: Run) -> str | None:
+    """What is to be said of the objective, where something is."""
     plugins.locate(ENGINES, run.inference.engine, "inference.engine")
     plugins.locate(TRANSPORTS, run.weights, "weights")
     plugins.locate(ADVANTAGES, run.objective.advantage, "objective.advantage")
     plugins.locate(LOSSES, run.objective.loss, "objective.loss")
     plugins.locate(CORRECTIONS, run.objective.correction, "objective.correction")
-    check_anchor(run.objective)
+    said = check_anchor(run.objective)
+    for number, spec in enumerate(run.training.sinks):
+        at = f"training.sinks[{number}]"
+        sink = plugins.find(SINKS, spec, at)
+        plugins.check(sink, plugins.options_of(spec), at, given=frozenset({"folder"}))
     plugins.locate(BACKENDS, run.training.backend, "training.backend")
     if run.up.ranks > 1 and plugins.name_of(run.training.backend, "training.backend") == "torch":
         remedy = 'set training.backend = "deepspeed", or up.ranks = 1'
         raise ConfigError("up.ranks", run.up.ranks, rule="torch is one process", remedy=remedy)
+    return said

@@ -7,32 +7,35 @@ cannot be helped. It speaks to its children through the bus and signals only.
 from __future__ import annotations
 
 import contextlib
-import sys
+import logging
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from pipeline.bus.bus import Bus
 from pipeline.errors import ConfigError, SluiceError
+from pipeline.logs import LogFormat, configure_logs, say_why
 from pipeline.run import Run
 from pipeline.serve import EXIT_DONE, EXIT_FAILED, EXIT_INPUT
 from pipeline.watch import Snapshot
 from pipeline.weights.folders import default_root, sweep
 from services.process import open_run
-from services.up import page, report
 from services.up.embedded import Embedded, Given
 from services.up.folder import ENDED, Claimed, claim, mark_ended
 from services.up.interrupts import Interrupts
-from services.up.journal import Journal
-from services.up.outcome import Outcome, proven, told
-from services.up.panel import Panel
-from services.up.placement import Process, evaluation, place
+from services.up.lookout import Lookout
+from services.up.placement import Process, evaluation
+from services.up.placement import place as place_all
 from services.up.spawn import Spawner, last_line
 from services.up.supervisor import Child, ChildFailed, Supervisor
-from services.up.words import summary
+from services.view.headline import summary
+from services.view.outcome import Outcome, proven, told
+from services.view.panel import Panel
+from services.view.writing import gather, write
 
 TURN_SECONDS = 0.25
 LEAVE_SECONDS = 30.0
@@ -46,13 +49,16 @@ def up(
     run: Run,
     *,
     redis: str | None = None,
-    place: Place = place,
+    log_format: LogFormat = LogFormat.TEXT,
+    place: Place | None = None,
     evaluation: PlaceEvaluation = evaluation,
 ) -> int:
     """Runs it to its end; the code says how (pipeline.serve): 0 is also a stop by a signal.
 
     The reason of a failure is the last line on standard error.
     """
+    configure_logs(log_format, level=logging.WARNING, run=run.name, service="up", instance="up")
+    place = place or partial(place_all, log_format=log_format)
     try:
         with Interrupts() as interrupts:
             outcome = _up(run, redis or run.bus.url, interrupts, place, evaluation)
@@ -61,7 +67,7 @@ def up(
     except SluiceError as exc:
         outcome = Outcome("failed", str(exc), EXIT_FAILED)
     if outcome.word == "failed":
-        print(f"sluice: {outcome.reason}", file=sys.stderr)
+        say_why(outcome.reason)
     return outcome.code
 
 
@@ -125,8 +131,9 @@ class Up:
     ) -> None:
         self._run, self._folder, self._bus, self._server = run, folder, bus, server
         self._supervisor, self._interrupts = supervisor, interrupts
+        self._lookout = Lookout(bus, supervisor.events.append)
         self._console = Console()
-        self._panel = Panel(run, Journal(folder / "metrics.jsonl"), self._console)
+        self._panel = Panel(run, self._console)
         self._snapshot: Snapshot | None = None
         self._started = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
@@ -155,17 +162,21 @@ class Up:
         while not self._interrupts.asked:
             try:
                 self._keep()
-                self._snapshot = self._bus.snapshot()
-                self._supervisor.heed(self._snapshot, time.monotonic())
+                self._look(time.monotonic())
             except ChildFailed as exc:
                 return Outcome("failed", str(exc), exc.code)
             except SluiceError as exc:
                 return Outcome("failed", str(exc), EXIT_FAILED)
-            if stop := self._snapshot.state.stop:
+            if self._snapshot and (stop := self._snapshot.state.stop):
                 return told(stop, self._snapshot.state.reason)
             self._paint()
             time.sleep(TURN_SECONDS)
         return Outcome("stopped", f"stopped by {self._interrupts.asked}")
+
+    def _look(self, at: float) -> None:
+        if snapshot := self._lookout.look(at):
+            self._snapshot = snapshot
+            self._supervisor.heed(snapshot, at)
 
     def _keep(self) -> None:
         if event := self._server.keep():
@@ -216,7 +227,7 @@ class Up:
     def _report(self, outcome: Outcome) -> None:
         if self._snapshot is None:  # it ended before its first picture
             return
-        made = report.write(
+        source = gather(
             self._folder,
             self._run,
             self._snapshot,
@@ -224,7 +235,8 @@ class Up:
             started=self._started,
             restarts=self._supervisor.restarts,
         )
-        lines = [*summary(made), f"report: {page.draw(self._folder)}"]
+        made, path = write(source, self._folder)
+        lines = [*summary(made), f"report: {path}"]
         if not (self._folder / ENDED).exists():
             lines.append("the run is not over: the same command goes on with it")
         self._console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)

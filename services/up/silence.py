@@ -1,8 +1,11 @@
-"""Who is a process still and says nothing any more. What is done about it is `supervisor.py`'s."""
+"""Whose silence is so long that it is killed: many times what the watchdog names it for.
+
+What is done about it is `supervisor.py`'s.
+"""
 
 from __future__ import annotations
 
-from pipeline.watch import Snapshot
+from pipeline.watch import Snapshot, processes
 
 LEASES = 3.0
 LEAST_SECONDS = 20.0
@@ -20,13 +23,13 @@ class Silence:
         """Seconds of silence by instance and pid; `at` is the snapshot's time (monotonic seconds).
 
         A process that has not beaten yet is not silent, and one in a declared long act goes on
-        beating. A process may have had several boots: its newest beat tells.
+        beating.
         """
         limit = max(LEAST_SECONDS, LEASES * snapshot.lease_seconds)
-        ages: dict[tuple[str, int], float] = {}
-        for seen in snapshot.beats:
-            who = (seen.beat.instance, seen.beat.pid)
-            ages[who] = min(seen.age_seconds, ages.get(who, seen.age_seconds))
-        silent = {who: age for who, age in ages.items() if age > limit}
+        silent = {
+            (seen.beat.instance, seen.beat.pid): seen.age_seconds
+            for seen in processes(snapshot.beats)
+            if seen.age_seconds > limit
+        }
         self._since = {who: self._since.get(who, at) for who in silent}
         return {who: age for who, age in silent.items() if at - self._since[who] >= SURE_SECONDS}

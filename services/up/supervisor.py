@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from pipeline.bus.bus import Bus
 from pipeline.errors import SluiceError
+from pipeline.logs import in_text
 from pipeline.serve import EXIT_DONE, EXIT_FAILED, EXIT_FENCED, EXIT_INPUT
 from pipeline.watch import Snapshot
 from services.up.placement import Process
@@ -84,7 +85,7 @@ class Child:
 
     def last_words(self) -> str:
         """The last line of its log where that is a cause, as a quotation; else where to look."""
-        line = last_line(self.process.log)
+        line = in_text(last_line(self.process.log))
         if TELLS_WHY.match(line):
             return f": {line.removeprefix('sluice: ')}"
         return f"; see {self.process.log}"

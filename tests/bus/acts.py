@@ -5,7 +5,8 @@ Time passes by moving what the server wrote down about a boot, so that no test h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import redis
 from redis.client import Pipeline
@@ -18,6 +19,7 @@ from pipeline.ledger import Fates, Sum
 from pipeline.messages import Beat, Completion, Manifest, Prompt, Sampling, Score, Span, Work
 
 TRAINER = "training-0:t"
+Trip = Sequence[Sequence[Any]]
 
 
 class Stutterer(redis.Redis):
@@ -36,6 +38,46 @@ class StutteringPipeline(Pipeline):
         self.command_stack = commands
         super().execute(raise_on_error)
         return first
+
+
+class Spy(redis.Redis):
+    """Tells `on_trip` of every round trip before it is made: the commands that it carries."""
+
+    def __init__(self, client: redis.Redis, on_trip: Callable[[Trip], None]) -> None:
+        super().__init__(connection_pool=client.connection_pool)
+        self.on_trip = on_trip
+
+    def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> Pipeline:
+        pipe = SpyPipeline(self.connection_pool, self.response_callbacks, transaction, shard_hint)
+        pipe.on_trip = self.on_trip
+        return pipe
+
+
+class SpyPipeline(Pipeline):
+    on_trip: Callable[[Trip], None]
+
+    def execute(self, raise_on_error: bool = True) -> list[object]:
+        self.on_trip([args for args, _ in self.command_stack])
+        return super().execute(raise_on_error)
+
+
+class Killed(BaseException):
+    """The process that acts is killed."""
+
+
+class Mortal:
+    """A bus that is killed between the pieces that it sent and the script that they are for."""
+
+    def __init__(self, client: redis.Redis, run: str, *, piece_bytes: int) -> None:
+        self.bus = Bus(Spy(client, self._on_trip), run, piece_bytes=piece_bytes)
+        self.is_killed = False
+        self._has_sent = False
+
+    def _on_trip(self, commands: Trip) -> None:
+        self.is_killed = self._has_sent and str(commands[0][0]).startswith("EVALSHA")
+        self._has_sent = commands[0][0] == "SET"
+        if self.is_killed:
+            raise Killed
 
 
 class Acts:

@@ -35,7 +35,7 @@ KEPT_CALLS = 60
 class Saved:
     """A server's data at one moment, and what the model was then."""
 
-    keys: dict[bytes, bytes]
+    keys: dict[bytes, tuple[bytes, int]]
     world: World
 
 
@@ -98,6 +98,8 @@ class Pair:
         wanted = seen.of_world(self.world)
         for what, value in wanted.items():
             assert look[what] == value, f"after {name}: {what} {_difference(look[what], value)}"
+        stay, claimed = seen.pieces(self.client, self.keys, raw["groups"])
+        assert stay == claimed, f"after {name}: {stay - claimed} stray, {claimed - stay} lost"
         for stream in ("prompts", "completions"):
             for ticket, (entry, _) in zip(self.world.stream(stream), raw[stream], strict=True):
                 known = self.entries.setdefault(ticket.number, entry.decode())
@@ -114,8 +116,9 @@ class Pair:
         keys = list(self.client.scan_iter(self.keys.prefix + "*"))
         with self.client.pipeline() as pipe:
             for key in keys:
-                pipe.dump(key)
-            dumps = pipe.execute()
+                pipe.dump(key), pipe.pttl(key)
+            found = pipe.execute()
+        dumps = zip(found[::2], found[1::2], strict=True)
         return Saved(dict(zip(keys, dumps, strict=True)), copy.deepcopy(self.world))
 
     def restore_server(self, saved: Saved) -> None:
@@ -125,8 +128,8 @@ class Pair:
         with self.client.pipeline() as pipe:
             for key in list(self.client.scan_iter(self.keys.prefix + "*")):
                 pipe.delete(key)
-            for key, dump in saved.keys.items():
-                pipe.restore(key, 0, dump)
+            for key, (dump, ttl) in saved.keys.items():
+                pipe.restore(key, max(0, ttl), dump)
             pipe.execute()
         known = set(old.groups)
         old.pass_time(now - old.now)
@@ -206,6 +209,17 @@ class Pair:
             f"deliver {boot} {group}.{m} {spans}",
             lambda: self.bus.prompts.deliver(boot, [(lease, done)])[0],
             lambda w: work.deliver(w, boot, group, m, spans),
+        )
+
+    def deliver_mortally(
+        self, by: acts.Mortal, boot: str, ticket: int, group: str, m: int, spans: Spans
+    ) -> Any:
+        """It is killed before its script, if that needs pieces: then nothing has happened."""
+        lease, done = self._lease(ticket, group), acts.completion(group, m, *_wire(spans))
+        return self.act(
+            f"deliver mortally {boot} {group}.{m} {spans}",
+            lambda: by.bus.prompts.deliver(boot, [(lease, done)])[0],
+            lambda w: "killed" if by.is_killed else work.deliver(w, boot, group, m, spans),
         )
 
     def fail(self, stream: str, boot: str, ticket: int, group: str, m: int | None) -> Any:
@@ -401,6 +415,8 @@ def _difference(found: Any, wanted: Any) -> str:
 def _said(act: Callable[[], Any]) -> Any:
     try:
         return act()
+    except acts.Killed:
+        return "killed"
     except Gone:
         return "gone"
     except Fenced:

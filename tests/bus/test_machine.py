@@ -18,6 +18,7 @@ from typing import Any, ClassVar, TypeVar
 
 import pytest
 import redis
+from acts import Mortal
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 from pair import Pair, Saved
@@ -26,6 +27,7 @@ from servers import Server, running
 from spec.world import Group, Spans
 
 from pipeline.bus.bus import Bus
+from pipeline.bus.connection import connect
 
 EXAMPLES, ACTS = int(os.environ.get("SLUICE_MACHINE", "45")), 120
 RANDOM = "SLUICE_MACHINE" in os.environ
@@ -33,6 +35,8 @@ MOST_PLAYERS = 5
 # All differences of times lie far from what the rules compare them with.
 PAUSES_MS = (20_000, 40_000, 60_000, 140_000, 160_000, 620_000)
 OUTAGE_MS, DAY_MS = 180_000, 86_410_000
+PIECE_BYTES = 150
+"""So small that a member of five tokens does not fit into one piece."""
 T = TypeVar("T")
 
 Choice = tuple[int, int] | tuple[str, ...] | float
@@ -59,6 +63,7 @@ SCHEDULE: dict[str, tuple[int, dict[str, Choice]]] = {
     "work": (3, {"who": PICK, "tokens": SOME}),
     "save": (8, {"who": PICK, "hand": PICK, "m": PICK, "tokens": SOME}),
     "deliver": (16, {"who": PICK, "hand": PICK, "m": PICK, "tokens": SOME}),
+    "deliver_mortally": (3, {"who": PICK, "hand": PICK, "m": PICK, "tokens": SOME, "dies": 0.5}),
     "fail": (1, {"who": PICK, "hand": PICK, "m": PICK, "whole": 0.3}),
     "give_back": (1, {"who": PICK, "keeps": 0.3}),
     "confirm": (5, {"who": PICK, "back": (0, 2), "wrong": RARELY}),
@@ -114,7 +119,8 @@ class Machine:
     def __init__(self) -> None:
         self.client = redis.Redis.from_url(self.server.url, protocol=2)
         self.run = f"m{os.getpid()}-{next(_runs)}"
-        self.bus = Bus.connect(self.server.url, self.run)
+        self.bus = Bus(connect(self.server.url), self.run, piece_bytes=PIECE_BYTES)
+        self.mortal = Mortal(self.client, self.run, piece_bytes=PIECE_BYTES)
         self.pair = Pair(self.bus, self.client, self.run)
         self.pair.watch = self.watch
         self.trainer, self.engines, self.scorers = Trainer(), [], []
@@ -268,6 +274,20 @@ class Machine:
             assert is_repeat or self.world.is_proven(spans)
             hand.spans.pop(m)
             engine.hands = [h for h in engine.hands if h.spans]
+
+    def deliver_mortally(self, who: int, hand: int, m: int, tokens: int, dies: bool) -> None:
+        """Its pieces are there and its script has not run; it is gone then, or tries once more."""
+        if not (found := self._work(who, hand, m)):
+            return
+        engine, work, member = found
+        spans = engine.grow(work, member, tokens)
+        self._note(engine, work, member, spans)
+        where = (engine.boot, work.ticket, work.group, member)
+        reply = self.pair.deliver_mortally(self.mortal, *where, spans)
+        if dies and reply == "killed":
+            self.engines = [e for e in self.engines if e is not engine]
+        else:
+            self._deliver(engine, work, member, who % 2)
 
     def fail(self, who: int, hand: int, m: int, whole: bool) -> None:
         if found := self._work(who, hand, m):

@@ -8,9 +8,18 @@ from typing import Any
 import pytest
 from acts import TRAINER, Acts, prefix
 
+from pipeline.bus.blobs import PIECE_BYTES
 from pipeline.bus.scripts import Scripts
 from pipeline.ledger import Sum
 from pipeline.messages import Score, Span
+
+FEW_BYTES = 50
+"""So small a piece that neither a completion nor a score fits into one."""
+
+
+@pytest.fixture(params=["whole", "in pieces"])
+def piece_bytes(request: pytest.FixtureRequest) -> int:
+    return PIECE_BYTES if request.param == "whole" else FEW_BYTES
 
 
 def world(acts: Acts) -> dict[bytes, Any]:
@@ -23,6 +32,7 @@ def world(acts: Acts) -> dict[bytes, Any]:
                 b"hash": acts.client.hgetall,
                 b"zset": lambda k: acts.client.zrange(k, 0, -1, withscores=True),
                 b"stream": acts.client.xrange,
+                b"string": lambda k: (acts.client.ttl(k), acts.client.get(k)),
             }
             world[key] = read[kind](key)
     return world
@@ -104,7 +114,7 @@ def test_a_save_that_is_sent_again_is_told_the_same(acts: Acts) -> None:
     scripts = Scripts(acts.client, acts.keys)
 
     def send() -> bytes:
-        return scripts.call("save", engine, "g0", 0, 0, lease.entry, b"chunk", 0, 3, engine)
+        return scripts.call("save", engine, "g0", 0, 0, lease.entry, b"chunk", "", 0, 3, engine)
 
     assert [send() for _ in range(3)] == [b"ok"] * 3
     acts.deliver(engine, lease, 0)

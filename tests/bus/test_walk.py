@@ -245,9 +245,7 @@ def test_no_order_of_acts_loses_a_token_or_commits_a_member_twice(
         try:
             walk.step()
         except Gone:  # a beat of one that others have buried meanwhile
-            walk.engines = [e for e in walk.engines if _is_alive(acts, e.boot)]
-            while len(walk.engines) < 3:
-                walk.new_engine()
+            revive(walk)
         if number % 50 == 0:
             walk.audit()
     walk.audit()
@@ -262,6 +260,13 @@ def test_no_order_of_acts_loses_a_token_or_commits_a_member_twice(
     assert set(walk.committed.values()) == {1}
     assert set(walk.committed) <= walk.delivered
     assert snapshot.state.cursor > 30 and snapshot.state.batch == walk.batch > 10
+
+
+def revive(walk: Walk) -> None:
+    """Without those that were declared dead, and with as many as ever."""
+    walk.engines = [e for e in walk.engines if _is_alive(walk.acts, e.boot)]
+    while len(walk.engines) < 3:
+        walk.new_engine()
 
 
 def _is_alive(acts: Acts, boot: str) -> bool:

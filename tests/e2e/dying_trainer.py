@@ -17,8 +17,9 @@ from typing import Any
 from pipeline import config
 from pipeline.bus.bus import Bus
 from pipeline.life import Life
+from pipeline.logs import configure_logs
 from pipeline.metrics import Metrics
-from pipeline.serve import REDIS_VARIABLE, configure_logs, exit_code
+from pipeline.serve import REDIS_VARIABLE, exit_code
 from services.process import open_run
 from services.training import service as training
 

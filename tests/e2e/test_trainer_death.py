@@ -26,6 +26,7 @@ after backend.step 1
 after step 1
 after commit 1
 before publisher.publish 2
+before publisher._announce 2
 after announce 2
 after write_down 1
 after checkpoints._save 1
@@ -47,7 +48,7 @@ def dying_up(folder: Path, path: Path, faults: str, url: str) -> subprocess.Comp
         },
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=250,
         check=False,
     )
 

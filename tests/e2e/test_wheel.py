@@ -67,7 +67,7 @@ def test_it_holds_every_file_of_the_packages_and_nothing_else(wheel: Path) -> No
         for pattern in ("*.py", *NO_CODE)
         for path in (ROOT / package).rglob(pattern)
     }
-    assert {"services/up/report.html", "pipeline/py.typed", "pipeline/bus/lua/take.lua"} <= wanted
+    assert {"services/view/report.html", "pipeline/py.typed", "pipeline/bus/lua/take.lua"} <= wanted
     assert packed == wanted
 
 
@@ -88,7 +88,9 @@ def test_it_works_in_an_environment_of_its_own(wheel: Path, tmp_path: Path) -> N
     empty.mkdir()
     dependencies = sysconfig.get_path("purelib")  # as a path: its links to our sources do not count
     environment = {"PYTHONPATH": dependencies, "PATH": os.environ["PATH"]}
-    where = "import pipeline, services.up.page as p; print(pipeline.__file__, p.TEMPLATE.is_file())"
+    where = (
+        "import pipeline, services.view.page as p; print(pipeline.__file__, p.TEMPLATE.is_file())"
+    )
     place, found = call(str(python), "-c", where, cwd=empty, **environment).split()
     assert place.startswith(str(tmp_path)) and found == "True"
     told = call(str(python.with_name("sluice")), "--help", cwd=empty, **environment)

@@ -7,8 +7,8 @@ from engine_models import CONTEXT, VOCABULARY
 from engine_work import Make, by_member, drain, flip_to, logprobs, tokens, versions, work
 from msgspec.structs import replace
 
+from pipeline.flaws import flaw
 from pipeline.protocols import Engine
-from pipeline.versions import flaw
 from services.inference.engines.members import Refused
 
 NO_END: frozenset[int] = frozenset()
@@ -169,13 +169,21 @@ TRUNCATED = {"top_p": 0.8, "top_k": 12, "min_p": 0.01, "temperature": 0.9}
 
 def test_C002_a_truncated_member_says_from_which_ids_each_token_was_drawn(make: Make) -> None:
     engine = make()
-    for group in range(4):
-        engine.add(work(f"cut{group}", prompt=range(1, 3 + group), **TRUNCATED))
-        engine.add(work(f"whole{group}", prompt=range(1, 3 + group)))
+    given = [
+        each
+        for group in range(4)
+        for each in (
+            work(f"cut{group}", prompt=range(1, 3 + group), **TRUNCATED),
+            work(f"whole{group}", prompt=range(1, 3 + group)),
+        )
+    ]
+    prompts = {each.prompt.group: each.prompt for each in given}
+    for each in given:
+        engine.add(each)
     done = drain(engine)
     assert len(done) == 32
     for (group, _), completion in done.items():
-        assert flaw(completion) is None
+        assert flaw(completion, prompts[group], VOCABULARY) is None
         assert (completion.kept is not None) == group.startswith("cut")
         assert completion.kept is None or len(completion.kept.counts) == 4 * completion.tokens
 
@@ -193,7 +201,7 @@ def test_what_was_kept_goes_on_with_a_parked_member(make: Make) -> None:
     assert parked and done.keys() == expected.keys()
     for key, completion in done.items():
         assert (completion.ids, completion.kept) == (expected[key].ids, expected[key].kept)
-        assert flaw(completion) is None
+        assert flaw(completion, group.prompt, VOCABULARY) is None
 
 
 def test_a_truncated_prefix_that_does_not_say_what_was_kept_is_refused(make: Make) -> None:

@@ -65,7 +65,7 @@ class Paced(FakeEngine):
     def _blown_up(self, completion: Completion) -> Completion:
         if completion.member not in self.large_members:
             return completion
-        return replace(completion, routes="x" * (1 << 20))
+        return replace(completion, routes="x" * (1 << 26))
 
 
 class Noting(FakeEngine):

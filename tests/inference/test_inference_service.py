@@ -23,7 +23,7 @@ def test_every_prompt_comes_back_whole_with_the_span_of_who_sampled_it(
     assert {c.spans for c in done} == {(Span(0, TOKENS, running.life.boot),)}
     wait_until(lambda: running.total("members") == 6)
     assert running.total("tokens") == 6 * TOKENS and running.total("lost_tokens") == 0
-    wait_until(lambda: running.metrics.gauges()["sequences"] == 0)
+    wait_until(lambda: running.metrics.gauges()["running_sequences"] == 0)
 
 
 def test_nothing_is_delivered_before_the_proof_of_what_sampled_it(
@@ -144,7 +144,7 @@ def test_leaving_waits_for_a_proof_that_is_on_its_way(plant: Plant, start: Start
     running.engine.allow(3)
     running.flown(16)
     running.life.signal = "SIGTERM"
-    wait_until(lambda: running.life._waiting_for == "hand back")
+    wait_until(lambda: running.life.waiting_for == "hand back")
     changed = running.service.weights._changed
     with changed:
         changed.notify_all()  # something else happened

@@ -57,6 +57,22 @@ def take(service: Inference) -> Lease[Work]:
     return lease
 
 
+def test_what_is_proven_in_part_stays_until_all_of_it_is() -> None:
+    proven = {0}
+    outbox = Outbox(lambda span: span.version in proven)
+    prompt = Prompt(group="g", seq=0, ids=b"", members=2, sampling=Sampling())
+    outbox.expect(lease := Lease("1-0", "g", Work(prompt=prompt, todo=(0, 1))))
+    old, mixed = (
+        Completion(group="g", member=m, ids=b"\0" * 8, logprobs=b"\0" * 8, spans=spans)
+        for m, spans in enumerate(((Span(0, 2, "b"),), (Span(0, 1, "b"), Span(1, 1, "b"))))
+    )
+    outbox.put(old)
+    outbox.put(mixed)
+    assert outbox.leaving() == [(lease, old)]
+    proven.add(1)
+    assert outbox.leaving() == [(lease, mixed)]
+
+
 def test_what_was_taken_back_leaves_again_and_its_first_denial_is_a_first_one() -> None:
     proven = {0}
     outbox = Outbox(lambda span: span.version in proven)

@@ -149,6 +149,18 @@ def test_without_a_server_one_line_says_how_to_give_one(
     )
 
 
+def test_of_a_run_whose_up_has_stopped_it_says_where_to_look_and_how_to_go_on(
+    sluice: Sluice, run_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SLUICE_REDIS")
+    Path("runs", run_name).mkdir(parents=True)
+    line = refusal(sluice("doctor"))
+    assert line.endswith(
+        f"; read runs/{run_name}/report.html, or start `sluice up` again, which goes on with a run "
+        "that is not over, or give --redis URL or set SLUICE_REDIS"
+    )
+
+
 def test_the_server_of_up_is_found_by_its_link_in_the_runs_folder(
     manned: Acts, sluice: Sluice, server_url: str, run_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +186,7 @@ def test_a_full_server_is_looked_at_all_the_same(
     finally:
         client.config_set("maxmemory", 0)
     assert (done.exit_code, done.stderr) == (0, ""), done.output
+    assert line_of(done, "Redis is full: ")
 
 
 @pytest.mark.parametrize("command", [("doctor",), ("purge", "--yes")], ids=["doctor", "purge"])

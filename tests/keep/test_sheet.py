@@ -98,6 +98,19 @@ def test_who_waits_for_whom_is_what_explain_says() -> None:
     ]
 
 
+def test_what_would_help_is_what_advise_says_of_all_of_the_run() -> None:
+    assert section(LOOK, "advice") == ["too early to say"]
+    spent = {"tokens": 100.0, "wall_seconds": 50.0, 'loop_seconds{activity="idle"}': 25.0}
+    beats = tuple(
+        msgspec.structs.replace(s, beat=msgspec.structs.replace(s.beat, totals=spent))
+        for s in MANNED
+        if s.beat.service in ("inference", "training")
+    )
+    assert section(with_(beats=beats), "advice")[0] == (
+        "one process at work makes: inference 4 tokens/s, training 4 tokens/s"
+    )
+
+
 def test_places_are_those_that_the_audit_counted() -> None:
     assert section(LOOK, "places") == [
         "12 of 12 are out, 6 taken by an engine",

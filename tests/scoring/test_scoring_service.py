@@ -71,6 +71,9 @@ def test_C045_a_fault_fails_its_member_and_is_counted_by_reason(
         4: "scorer_error: bad_verdict: the reward is nan",
         5: "scorer_error: bad_verdict: the reward is None, of type NoneType",
     }
+    served = running.metrics.exposition().decode()
+    assert "sluice_scoring_reward_count 2.0" in served, "a fault is no reward"
+    assert 'sluice_scoring_reward_bucket{le="0.9"} 0.0' in served
     totals = running.metrics.totals()
     counted = {r: totals[f'errors{{reason="{r}"}}'] for r in ("timeout", "crashed", "raised")}
     assert counted == {"timeout": 1, "crashed": 1, "raised": 1}

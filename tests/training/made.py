@@ -35,10 +35,17 @@ def tiny_model(*, seed: int = 5, tied: bool = True) -> LlamaForCausalLM:
     return LlamaForCausalLM(config).eval()
 
 
-def rules(*, step: int = 5, lag_max: int = 2, unit: Unit = "token", versions: int = 20) -> Rules:
+def rules(
+    *,
+    step: int = 5,
+    lag_max: int = 2,
+    unit: Unit = "token",
+    versions: int = 20,
+    vocabulary: int = 1 << 15,
+) -> Rules:
     """Version v was made by step v."""
     steps = {version: version for version in range(versions)}
-    return Rules(Freshness(step, steps, lag_max, unit), grpo)
+    return Rules(Freshness(step, steps, lag_max, unit), grpo, vocabulary)
 
 
 def member(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,19 @@ def infinite_once(tokens: Tokens) -> Any:
     """A user's loss that overflows in its first call."""
     losses_told.append(float("inf") if not losses_told else 1.0)
     return cispo(tokens) * losses_told[-1]
+
+
+class Broken:
+    """A user's sink that takes nothing."""
+
+    def __init__(self, *, folder: Path) -> None:
+        """`folder` is the run's."""
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        raise OSError("the network is down")
+
+    def close(self) -> None:
+        raise OSError("nor can it end")
 
 
 def made_run(
@@ -99,10 +112,15 @@ class Stream:
         self._held += [lease.entry for lease in taken.leases]
         return taken.leases
 
-    def finish(self, leases: Sequence[Lease[Work]], *scores: Score | float) -> None:
-        """Deliver the groups and score their members, by default 0 and 1."""
+    def finish(
+        self,
+        leases: Sequence[Lease[Work]],
+        *scores: Score | float,
+        change: Callable[[Completion], Completion] = lambda completion: completion,
+    ) -> None:
+        """Deliver the groups, each member changed, and score them, by default 0 and 1."""
         for lease in leases:
-            done = [(lease, self._completion(lease.group, m)) for m in lease.work.todo]
+            done = [(lease, change(self._completion(lease.group, m))) for m in lease.work.todo]
             assert set(self.bus.prompts.deliver(ENGINE, done)) == {"ok"}
             self._held.remove(lease.entry)
         given = [s if isinstance(s, Score) else Score(reward=s) for s in scores or (0.0, 1.0)]
@@ -153,8 +171,12 @@ class Trainer:
         self.bus = Bus.connect(url, run.name)
         self.life = Life(self.bus, "training", instance, metrics=metrics)
         self.life.start()
-        self.service: Training = build(run, self.bus, life=self.life, metrics=metrics)
-        self.totals = metrics.totals
+        try:
+            self.service: Training = build(run, self.bus, life=self.life, metrics=metrics)
+        except BaseException:
+            self.life.end()
+            raise
+        self.totals, self.exposition = metrics.totals, metrics.exposition
         self.code: int | None = None
         self.error: Exception | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)

@@ -3,6 +3,7 @@ refuses. Deaths of real processes are in tests/e2e."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import time
@@ -22,6 +23,7 @@ from pipeline.model.fingerprint import fingerprint
 from pipeline.run import Lag, Run
 from pipeline.run import Training as Keys
 from pipeline.serve import EXIT_DONE, EXIT_FENCED
+from pipeline.watch import newest
 from services.training.checkpoints import Checkpoint, Checkpoints
 from services.training.records import Records
 from services.training.replay import replay
@@ -30,9 +32,13 @@ Lead = Callable[..., Trainer]
 
 
 @pytest.fixture
-def run(run_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(
+    run_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Run:
+    """Its parameter is training.record."""
     monkeypatch.chdir(tmp_path)
-    keys = Keys(learning_rate=1e-4, checkpoint_every=2)
+    record = getattr(request, "param", "on")
+    keys = Keys(learning_rate=1e-4, checkpoint_every=2, record=record)
     weights = {"use": "shm", "folder": str(tmp_path)}
     return made_run(run_name, steps=9, weights=weights, training=keys)
 
@@ -130,6 +136,7 @@ def test_a_record_that_was_not_stepped_is_stepped_and_committed_by_the_next(
     assert first.join() is None and isinstance(first.error, AttributeError)
     first.life.end()
     assert stream.bus.state().batch == 0 and stream.bus.snapshot().places.groups == 2
+    assert first.service.records.numbers() == [1], "recorded before it is made"
     second = lead()
     wait_until(lambda: stream.bus.state().step == 1, "step 1")
     assert second.service.records.numbers() == [1]
@@ -152,6 +159,7 @@ def test_a_second_trainer_waits_for_the_lease_of_one_that_died_without_a_word(
     assert stream.bus.state().epoch == 2
 
 
+@pytest.mark.parametrize("run", ["on", "off"], indirect=True)
 def test_a_server_that_was_put_back_is_told_what_it_lost(stream: Stream, lead: Lead) -> None:
     trainer = lead()
     serve_first(stream)
@@ -202,8 +210,9 @@ def test_a_folder_without_the_runs_records_is_refused(stream: Stream, lead: Lead
     feed(stream, 1)
     assert first.stop() == EXIT_DONE
     shutil.rmtree(run.folder)
-    with pytest.raises(ConfigError, match="no record of this run, which has 1 batches"):
-        lead()
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="no record of this run, which has 1 batches"):
+            lead()
     assert stream.bus.state().batch == 1
 
 
@@ -232,6 +241,106 @@ def test_a_disk_that_lost_steps_goes_back_and_their_tokens_are_orphans(
     stream.finish(leases)
     wait_until(lambda: stream.ledger().get("orphan_version") == Sum(4, 16), "refusal")
     assert stream.balance() == (0, 0)
+
+
+def die_in_the_next_step(stream: Stream, trainer: Trainer) -> None:
+    """Recorded, and neither made nor committed."""
+    trainer.service.optimizer = None
+    stream.serve(stream.bus.state().version)
+    stream.plant(2)
+    assert trainer.join() is None and isinstance(trainer.error, AttributeError)
+    trainer.life.end()
+
+
+unrecorded = pytest.mark.parametrize("run", ["off"], indirect=True)
+
+
+@unrecorded
+@pytest.mark.parametrize(("made", "kept"), [(3, 2), (1, 0)])
+def test_without_records_a_trainer_goes_back_to_the_newest_checkpoint_and_says_what_is_lost(
+    stream: Stream, lead: Lead, run: Run, caplog: pytest.LogCaptureFixture, made: int, kept: int
+) -> None:
+    """There is none before batch 2: then to the first weights."""
+    first = lead()
+    serve_first(stream)
+    start = weights(first)
+    feed(stream, made)
+    die_in_the_next_step(stream, first)
+    second = lead()
+    standing = second.service.standing
+    assert (standing.batch, standing.step, stream.bus.state().step) == (made, kept, kept)
+    assert f"training goes on from step {kept}, lost_steps=1 undone_members=4" in caplog.text
+    assert kept or weights(second) == start
+    wait_until(lambda: "orphan_version" in stream.ledger(), "what a version sampled that is lost")
+    wait_until(lambda: stream.bus.state().version == second.service.version, "version")
+    feed(stream, 1)
+    trained = 4 * (kept + 1)
+    ledger = {"trained": Sum(trained, 4 * trained), "undone": Sum(4, 16)}
+    ledger["orphan_version"] = Sum(4, 16)
+    assert {fate: stream.ledger()[fate] for fate in ledger} == ledger
+    assert stream.balance() == (0, 0) and stream.bus.audit().faults == ()
+
+
+@unrecorded
+def test_what_was_lost_is_booked_once_however_often_a_trainer_begins(
+    stream: Stream, lead: Lead, run: Run
+) -> None:
+    """Even if the first that follows dies before it has removed the records of what is lost."""
+    first = lead()
+    serve_first(stream)
+    feed(stream, 3)
+    die_in_the_next_step(stream, first)
+    before = {path: path.read_bytes() for path in (run.folder / "steps").iterdir()}
+    for _ in range(2):
+        for path, record in before.items():
+            path.write_bytes(record)
+        trainer = lead()
+        wait_until(lambda t=trainer: stream.bus.state().version == t.service.version, "version")
+        stream.serve(stream.bus.state().version)
+        trainer.service.checkpoints.write = None  # so that it leaves nothing to go on from
+        trainer.life.signal = "SIGTERM"
+        assert trainer.join() is None
+        trainer.life.end()
+    assert stream.ledger()["undone"] == Sum(4, 16) and stream.balance() == (0, 0)
+
+
+@unrecorded
+def test_a_server_that_was_put_back_to_before_lost_steps_is_not_told_of_them(
+    stream: Stream, lead: Lead
+) -> None:
+    """Their groups are as good as new: what they taught is in no weights."""
+    first = lead()
+    serve_first(stream)
+    feed(stream, 2)
+    before = saved(stream.bus)
+    feed(stream, 1)
+    die_in_the_next_step(stream, first)
+    second = lead()
+    wait_until(lambda: "orphan_version" in stream.ledger(), "refusal")
+    wait_until(lambda: stream.bus.state().version == second.service.version, "version")
+    feed(stream, 1)
+    put_back(stream.bus, before)
+    wait_until(lambda: stream.bus.state().batch == 4, "telling")
+    assert stream.bus.state().step == second.service.optimizer_step == 3
+    ledger = stream.ledger()
+    assert (ledger["trained"], stream.balance()) == (Sum(12, 48), (0, 0))
+    assert "skipped" not in ledger
+
+
+@unrecorded
+def test_a_record_without_groups_is_small_and_cannot_be_replayed(
+    stream: Stream, lead: Lead, run: Run
+) -> None:
+    first = lead()
+    serve_first(stream)
+    feed(stream, 2)
+    assert first.stop() == EXIT_DONE
+    records = Records(run.folder)
+    assert [records.read(n).groups for n in records.numbers()] == [(), ()]
+    assert records.read(1).fates["g0"] == {"trained": Sum(2, 8)}
+    assert all(path.stat().st_size < 250 for path in records.folder.iterdir())
+    with pytest.raises(ConfigError, match=r"steps, batch 1: its groups were not recorded"):
+        replay(run)
 
 
 def test_a_record_that_cannot_be_read_is_named(stream: Stream, lead: Lead, run: Run) -> None:
@@ -345,3 +454,20 @@ def test_of_one_batch_the_checkpoint_of_the_highest_epoch_counts(tmp_path: Path)
         checkpoints.write(made, epoch=epoch)
     newest = checkpoints.newest()
     assert newest is not None and newest[0].name == "00000007.e11"
+
+
+def test_a_trainer_that_follows_tells_the_rewards_of_every_step(
+    stream: Stream, lead: Lead, run: Run
+) -> None:
+    first = lead()
+    serve_first(stream)
+    feed(stream, 2)
+    assert first.stop() == EXIT_DONE
+    second = lead()
+    wait_until(lambda: stream.bus.state().version == 3, "version 3")
+    feed(stream, 1)
+    assert second.stop() == EXIT_DONE
+    (beat,) = [seen.beat for seen in newest(stream.bus.snapshot().beats) if seen.beat.curves]
+    assert beat.curves == {"reward": ((1, 0.5), (2, 0.5), (3, 0.5))}
+    lines = (run.folder / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["generated_tokens"] for line in lines] == [16, 32, 48]

@@ -44,13 +44,22 @@ def saved(backend: Rank, folder: Path) -> str:
     return str(folder)
 
 
+def entries(folder: Path) -> dict[str, list[str]]:
+    """By file: what a state has written itself, and what it refers to."""
+    files: dict[str, list[str]] = json.loads((folder / "state.json").read_text())["files"]
+    return files
+
+
 @pytest.mark.parametrize("before", [0, 1, 3])
 @pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("beside", [True, False])
 def test_training_goes_on_after_a_load_as_if_it_had_not_stopped_bit_for_bit(
-    tmp_path: Path, before: int, tied: bool
+    tmp_path: Path, before: int, tied: bool, beside: bool
 ) -> None:
     straight = TorchBackend(tiny_model(tied=tied), weight_decay=0.1)
     train(straight, range(before))
+    if beside:
+        straight.save(str(tmp_path / "model"))
     folder = saved(straight, tmp_path / "state")
     train(straight, range(before, before + 3))
     # Another start, and moments of its own: nothing of either may survive the load.
@@ -61,6 +70,37 @@ def test_training_goes_on_after_a_load_as_if_it_had_not_stopped_bit_for_bit(
     expected, got = weights(straight), weights(resumed)
     assert expected.keys() == got.keys()
     assert all(torch.equal(expected[name], got[name]) for name in expected)
+
+
+def test_weights_that_the_model_beside_has_are_not_written_twice(tmp_path: Path) -> None:
+    backend = TorchBackend(tiny_model())
+    train(backend, range(2))
+    backend.save(str(tmp_path / "model"))
+    folder = Path(saved(backend, tmp_path / "state"))
+    model, own = entries(folder).values()
+    assert {key.partition(":")[0] for key in own} == {"step", "exp_avg", "exp_avg_sq"}
+    assert {key.removeprefix("parameter:") for key in model} == weights(backend).keys()
+
+
+def test_a_weight_that_the_model_beside_has_otherwise_is_written(tmp_path: Path) -> None:
+    backend = TorchBackend(tiny_model())
+    backend.save(str(tmp_path / "model"))
+    name, changed = next(iter(backend.weights()))
+    changed.view(-1)[0] += 1
+    folder = Path(saved(backend, tmp_path / "state"))
+    assert entries(folder)["state-00000.safetensors"] == [f"parameter:{name}"]
+    resumed = TorchBackend(tiny_model(seed=8))
+    resumed.load_state(str(folder))
+    assert all(torch.equal(weights(backend)[n], t) for n, t in resumed.weights())
+
+
+def test_a_state_without_the_model_that_it_refers_to_is_refused(tmp_path: Path) -> None:
+    backend = TorchBackend(tiny_model())
+    backend.save(str(tmp_path / "model"))
+    folder = saved(backend, tmp_path / "state")
+    (tmp_path / "model" / "model.safetensors").unlink()
+    with pytest.raises(ConfigError, match=r"\.\./model/model.safetensors cannot be read"):
+        TorchBackend(tiny_model()).load_state(folder)
 
 
 def test_gradients_that_were_not_stepped_on_do_not_survive_a_load(tmp_path: Path) -> None:

@@ -62,6 +62,11 @@ def test_figures_are_over_the_tokens_inside_the_loss_of_all_packs(size: int) -> 
     )
 
 
+@pytest.mark.parametrize("size", [1, 100])
+def test_tokens_are_counted_by_their_lag(size: int) -> None:
+    assert collect(size).tokens_by_lag() == [(0, 3), (1, 1), (2, 1)]
+
+
 def test_clipped_tokens_are_found_for_any_loss() -> None:
     """Advantage is positive: ppo clips e^.5 and e^2 above 1.28, and not e^-1."""
     assert collect(100, ppo).summary()["clipped"] == pytest.approx(2 / 5)

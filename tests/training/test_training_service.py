@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import signal
+import struct
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,13 +13,14 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 from planted import MODEL, Stream, Trainer, losses_told, made_run, wait_until
 
 from pipeline.bus.bus import Bus
 from pipeline.errors import Fenced
 from pipeline.ledger import Sum
 from pipeline.life import Life
-from pipeline.messages import Manifest, Score
+from pipeline.messages import Completion, Manifest, Score
 from pipeline.metrics import Metrics
 from pipeline.model.fingerprint import fingerprint, named_parameters
 from pipeline.model.load import load_model
@@ -130,7 +132,7 @@ def test_a_step_that_would_leave_an_older_group_without_a_seat_waits_for_it(star
     stream.finish(first)
     stream.serve(1)
     stream.plant(2)
-    wait_until(lambda: trainer.life._waiting_for == "older groups to be done", "hold")
+    wait_until(lambda: trainer.life.waiting_for == "older groups to be done", "hold")
     assert stream.bus.state().step == 1
     stream.version = 0
     stream.finish(slow)
@@ -163,6 +165,23 @@ def test_what_a_scorer_could_not_grade_is_booked_once_and_the_rest_is_trained(
     assert ledger["scorer_error"] == Sum(1, 4)
     assert ledger["zero_signal"] == Sum(1, 4), "one reward alone says nothing"
     assert (ledger["trained"], stream.balance()) == (Sum(4, 16), (0, 0))
+
+
+def test_a_member_with_ids_that_the_model_does_not_know_is_booked_and_counted(
+    start: Start,
+) -> None:
+    def strange(completion: Completion) -> Completion:
+        if completion.member == 0:
+            return completion
+        return replace(completion, ids=struct.pack("<4i", 5, 6, 7, 1_000_000))
+
+    stream, trainer = start(steps=1)
+    stream.admit(2)
+    stream.finish(stream.take(2), change=strange)
+    assert trainer.join() == EXIT_DONE
+    assert stream.ledger()["token_unknown"] == Sum(2, 8)
+    assert (stream.ledger()["trained"], stream.balance()) == (Sum(2, 8), (0, 0))
+    assert trainer.totals()['refused_members{reason="token_unknown"}'] == 2
 
 
 def test_C101_a_step_that_is_not_finite_makes_no_version_and_is_counted(start: Start) -> None:
@@ -205,6 +224,18 @@ def test_a_step_is_committed_before_its_version_is_announced(
     stream.plant(2)
     assert trainer.join() == EXIT_DONE
     assert seen == [(1, 1, 1), (2, 2, 2)]
+
+
+def test_a_sink_that_is_broken_costs_the_run_nothing(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream, trainer = start(steps=2, training=Keys(sinks=["planted:Broken"]))
+    for _ in range(2):
+        stream.plant(2)
+    assert trainer.join() == EXIT_DONE
+    assert [line["batch"] for line in lines(stream.run.name)] == [1, 2]
+    assert trainer.totals()['sink_missed_lines{sink="other"}'] == 3
+    assert caplog.text.count("OSError") == 1
 
 
 def test_a_second_trainer_is_refused_and_the_first_goes_on(

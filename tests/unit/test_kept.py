@@ -9,7 +9,6 @@ import pytest
 
 from pipeline.kept import kept_flaw, kept_missing
 from pipeline.messages import Completion, Kept, Message, Sampling, Span
-from pipeline.versions import flaw
 
 
 def ints(*values: int) -> bytes:
@@ -34,7 +33,7 @@ def completion(counts: tuple[int, ...], ids: tuple[int, ...], **fields: object) 
     [((2, 1, 3), (1, 5, 2, 7, 8, 9)), ((0, 2, 0), (0, 2)), ((0, 0, 0), ())],
 )
 def test_a_whole_record_has_no_flaw(counts: tuple[int, ...], ids: tuple[int, ...]) -> None:
-    assert flaw(completion(counts, ids)) is None
+    assert kept_flaw(completion(counts, ids), 10) is None
 
 
 @pytest.mark.parametrize(
@@ -43,7 +42,7 @@ def test_a_whole_record_has_no_flaw(counts: tuple[int, ...], ids: tuple[int, ...
         ((2, 1), (1, 5, 2), "kept_length"),
         ((2, 1, 1, 1), (1, 5, 2, 9, 9), "kept_length"),
         ((2, 1, 1), (1, 5, 2), "kept_length"),
-        ((2, 1, 1), (1, 5, 2, 9, 10), "kept_length"),
+        ((2, 1, 1), (1, 5, 2, 9, 9), "kept_length"),
         ((5, -1, 0), (1, 5, 6, 7), "kept_length"),
         (((1 << 31) - 1, (1 << 31) - 1, 2), (), "kept_length"),  # 0 in 32 bits
         ((2, 1, 1), (1, 4, 2, 9), "kept_without_token"),
@@ -51,18 +50,19 @@ def test_a_whole_record_has_no_flaw(counts: tuple[int, ...], ids: tuple[int, ...
         ((1, 1, 1), (5, 9, 2), "kept_without_token"),
         ((2, 1, 1), (5, 1, 2, 9), "kept_order"),
         ((2, 1, 1), (5, 5, 2, 9), "kept_order"),
-        ((2, 1, 1), (-1, 5, 2, 9), "kept_order"),
+        ((2, 1, 1), (-1, 5, 2, 9), "kept_token_unknown"),
+        ((1, 1, 2), (5, 2, 9, 10), "kept_token_unknown"),
     ],
 )
 def test_a_record_that_cannot_be_is_refused_by_name(
     counts: tuple[int, ...], ids: tuple[int, ...], reason: str
 ) -> None:
-    assert flaw(completion(counts, ids)) == reason
+    assert kept_flaw(completion(counts, ids), 10) == reason
 
 
 def test_a_torn_record_is_refused_by_name() -> None:
     torn = completion((1, 1, 1), (5, 2, 9), kept=Kept(counts=ints(1, 1, 1), ids=ints(5, 2)[:-1]))
-    assert kept_flaw(torn) == "kept_length"
+    assert kept_flaw(torn, 10) == "kept_length"
 
 
 def test_C002_what_was_truncated_without_a_record_is_refused_and_nothing_else() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 import signal
 import threading
+import time
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -15,7 +17,7 @@ from pipeline.life import Life
 from pipeline.messages import Beat
 from pipeline.metrics import Metrics
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS, BEAT_SECONDS = 20.0, 0.02
 
 
 class Wire(Bus):
@@ -41,6 +43,13 @@ class Wire(Bus):
     def await_beat(self) -> None:
         assert self.arrived.acquire(timeout=PATIENCE_SECONDS)
 
+    def next_beat(self) -> Beat:
+        """One that was begun from now on: the first to come may be on its way already."""
+        known = len(self.beats) + 1
+        while len(self.beats) <= known:
+            self.await_beat()
+        return self.beats[-1]
+
 
 @pytest.fixture
 def wire() -> Wire:
@@ -50,7 +59,9 @@ def wire() -> Wire:
 @pytest.fixture
 def life(wire: Wire) -> Iterator[Life]:
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    life = Life(wire, "inference", "engine", metrics=Metrics("inference"), beat_seconds=0.02)
+    life = Life(
+        wire, "inference", "engine", metrics=Metrics("inference"), beat_seconds=BEAT_SECONDS
+    )
     life.start()
     wire.await_beat()
     yield life
@@ -94,6 +105,88 @@ def test_closed_groups_are_told_once(life: Life, wire: Wire) -> None:
     assert life.progress() == {"g1", "g2"} and life.progress() == set()
 
 
+def test_what_is_done_with_each_beat_may_fail_as_the_beat_may(life: Life, wire: Wire) -> None:
+    done, failed = threading.Semaphore(0), SluiceError("the server is away")
+
+    def look() -> None:
+        done.release()
+        raise failed
+
+    life.also = look
+    assert all(done.acquire(timeout=PATIENCE_SECONDS) for _ in range(3))
+    assert wire.next_beat() and life.progress() == set()
+
+
+def test_a_beat_carries_the_counters_that_have_counted(life: Life, wire: Wire) -> None:
+    errors = life._metrics.counter_by("errors", "Any.", reason=("timeout", "raised"))
+    errors.labels(reason="raised").inc(2)
+    assert wire.next_beat().totals == {'errors{reason="raised"}': 2}
+
+
+def test_a_beat_says_what_the_loop_waits_for(life: Life, wire: Wire) -> None:
+    for what in ("prompts", None):
+        life.progress(waiting_for=what)
+        assert wire.next_beat().waiting_for == what
+    with life.long("model", 600):
+        assert wire.next_beat().waiting_for == "model"
+
+
+def test_a_loop_that_makes_no_progress_falls_silent(life: Life, wire: Wire) -> None:
+    life.progress()
+    with life.long("prompts", 0):  # longer than it said
+        assert not life.healthy
+        while wire.arrived.acquire(timeout=10 * BEAT_SECONDS):
+            assert len(wire.beats) < 100
+    wire.await_beat()
+    assert life.healthy
+
+
+def test_a_beat_says_since_when_and_a_wait_that_was_served_begins_anew(
+    life: Life, wire: Wire
+) -> None:
+    began = time.monotonic()
+    life.progress("prompts")
+    wire.next_beat()
+    asked_again = time.monotonic()
+    life.progress("prompts")
+    waited = wire.next_beat().waited_seconds
+    assert waited < time.monotonic() - began
+    assert waited > asked_again - began
+    for what, moved in (("prompts", True), ("weights", False)):
+        began = time.monotonic()
+        life.progress(what, moved=moved)
+        assert wire.next_beat().waited_seconds < time.monotonic() - began
+
+
+def test_a_beat_says_how_long_the_loop_has_been_in_one_turn(life: Life, wire: Wire) -> None:
+    life.progress()
+    first, second = wire.next_beat(), wire.next_beat()
+    assert second.turn_seconds > first.turn_seconds > 0
+    with life.long("model", 600):
+        assert wire.next_beat().turn_seconds == 0
+
+
+def test_a_loop_that_hangs_is_why_the_process_is_not_ready(life: Life) -> None:
+    life.progress()
+    assert life.trouble == ""
+    with life.long("prompts", 0):
+        assert life.trouble.startswith("its loop has made no turn for")
+
+
+def test_an_outage_is_told_once_and_so_is_its_end(
+    life: Life, wire: Wire, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    wire.errors = [SluiceError("the server is full") for _ in range(3)]
+    while wire.errors:
+        wire.await_beat()
+    wire.next_beat()
+    wire.next_beat()
+    said = [record.message for record in caplog.records if record.name == "pipeline.life"]
+    assert said[0] == "beat failed: the server is full"
+    assert said[1:] == ["beats are answered again"]
+
+
 def test_whatever_ends_the_thread_that_beats_ends_the_process(life: Life, wire: Wire) -> None:
     wire.errors = [RuntimeError("a bug in a gauge")]
     wire.await_beat()
@@ -121,10 +214,15 @@ def test_a_last_beat_that_fails_does_not_hide_why_the_process_ends(life: Life, w
         die()
 
 
-def test_every_boot_of_a_process_says_the_same_instance_and_pid(life: Life, wire: Wire) -> None:
+def test_every_boot_of_a_process_says_that_it_is_the_same(life: Life, wire: Wire) -> None:
     life.reborn()
-    names = {(beat.instance, beat.pid) for beat in wire.beats}
+    names = {(beat.instance, beat.pid, beat.process) for beat in wire.beats}
     assert len(names) == 1 and len({beat.boot for beat in wire.beats}) == 2
+
+
+def test_a_process_is_not_taken_for_the_one_before_that_had_its_name_and_pid() -> None:
+    lives = [Life(Wire(), "inference", "engine@box-7", metrics=Metrics("inference")) for _ in "ab"]
+    assert lives[0].process != lives[1].process
 
 
 def test_a_declared_act_ends_with_its_error_too(life: Life) -> None:
@@ -134,7 +232,7 @@ def test_a_declared_act_ends_with_its_error_too(life: Life) -> None:
 
     with pytest.raises(ValueError):
         fail()
-    assert life._waiting_for == "start"
+    assert life.waiting_for == "start"
 
 
 def test_a_users_fault_survives_the_way_out_of_another_process() -> None:

@@ -1,13 +1,11 @@
-import struct
 from typing import get_args
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.messages import Completion, Span
-from pipeline.versions import Freshness, Stretch, Unit, flaw, judge, mask_out
+from pipeline.messages import Span
+from pipeline.versions import Freshness, Stretch, Unit, judge, mask_out
 
 STEPS = {version: version for version in range(7)}
 AT_FIVE = Freshness(step=5, steps=STEPS, lag_max=2, unit="sample")
@@ -19,17 +17,6 @@ def spans(*versions_and_tokens: tuple[int, int]) -> tuple[Span, ...]:
 
 def reasons(stretches: tuple[Stretch, ...]) -> list[str | None]:
     return [one.reason for one in stretches]
-
-
-def completion(tokens: int, **changes: object) -> Completion:
-    whole = Completion(
-        group="g",
-        member=0,
-        ids=struct.pack(f"<{tokens}i", *range(tokens)),
-        logprobs=struct.pack(f"<{tokens}f", *[-0.5] * tokens),
-        spans=spans((0, tokens)),
-    )
-    return msgspec.structs.replace(whole, **changes)
 
 
 @pytest.mark.parametrize("unit", get_args(Unit))
@@ -120,39 +107,3 @@ def test_stretches_cover_each_token_once_and_keep_none_that_is_too_old(
             assert one.lag is not None and one.lag >= 0
             assert unit == "mean" or one.lag <= lag_max
             assert not any(set(range(*mask)) & set(range(one.start, one.stop)) for mask in masks)
-
-
-@pytest.mark.parametrize("logprobs", [4, 6, 0])
-def test_C004_another_number_of_logprobs_than_ids_is_refused(logprobs: int) -> None:
-    assert flaw(completion(5, logprobs=bytes(4 * logprobs))) == "logprob_length"
-
-
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
-def test_C015_a_logprob_that_is_not_finite_is_refused(bad: float) -> None:
-    assert flaw(completion(3, logprobs=struct.pack("<3f", -0.1, bad, -0.2))) == (
-        "nonfinite_logprob"
-    )
-
-
-def test_infinities_of_both_signs_do_not_cancel() -> None:
-    raw = struct.pack("<3f", float("inf"), float("-inf"), 0)
-    assert flaw(completion(3, logprobs=raw)) == "nonfinite_logprob"
-
-
-def test_the_lowest_floats_are_finite_however_many() -> None:
-    assert flaw(completion(100, logprobs=struct.pack("<100f", *[-3.4e38] * 100))) is None
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"spans": spans((0, 4))}, "span_length"),
-        ({"spans": spans((0, 7), (0, -2))}, "span_length"),
-        ({"spans": ()}, "span_length"),
-        ({"ids": b"", "logprobs": b"", "spans": ()}, "empty_completion"),
-        ({"ids": bytes(6), "logprobs": bytes(6)}, "logprob_length"),
-        ({}, None),
-    ],
-)
-def test_what_a_whole_completion_is(changes: dict[str, object], reason: str | None) -> None:
-    assert flaw(completion(5, **changes)) == reason

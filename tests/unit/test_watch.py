@@ -1,59 +1,37 @@
-"""A snapshot in words: who waits for whom, what is wrong, and what would help."""
+"""A snapshot in words: what is wrong with its parts, and who waits for what."""
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 import pytest
+from watch_made import ALL, look, process
 
 from pipeline.ledger import Sum
-from pipeline.messages import Beat
-from pipeline.watch import Places, Seen, Snapshot, State, explain
-
-
-def _seen(instance: str, waiting_for: str | None = None, **about: object) -> Seen:
-    service = instance.partition("-")[0]
-    boot = str(about.pop("boot", f"{instance}:a"))
-    beat = Beat(service=service, instance=instance, boot=boot, waiting_for=waiting_for)
-    return msgspec.structs.replace(Seen(beat=beat, age_seconds=0.4), **about)
-
-
-def _snapshot(*beats: Seen, **fields: object) -> Snapshot:
-    base = Snapshot(
-        state=State(),
-        places=Places(),
-        ledger={},
-        window=12,
-        per_step=4,
-        lag_max=2,
-        lease_seconds=15,
-        beats=beats,
-    )
-    return msgspec.structs.replace(base, **fields)
-
-
-ALL = (_seen("prompting-0"), _seen("inference-0"), _seen("scoring-0"), _seen("training-0"))
+from pipeline.watch import Places, Server, State, explain, findings, troubles
 
 
 def test_where_everybody_works_there_is_nothing_to_say() -> None:
-    assert explain(_snapshot(*ALL)) == []
+    assert explain(look(*ALL)) == []
 
 
 def test_who_waits_says_for_what_and_where_that_is() -> None:
-    snapshot = _snapshot(
+    seen = look(
         *ALL[1:3],
-        _seen("prompting-0", "window"),
-        _seen("training-0", "groups"),
+        process("prompting-0", "window"),
+        process("training-0", "groups"),
         places=Places(prompts=7, open=4, groups=1),
     )
-    assert explain(snapshot) == [
+    assert explain(seen) == [
         "prompting waits for window: 12 of 12 places are out",
         "training waits for groups: 7 in generation, 4 in scoring, 1 ready",
     ]
 
 
 def test_of_a_service_that_waits_in_part_each_process_is_named() -> None:
-    snapshot = _snapshot(*ALL, _seen("inference-1", "weights"))
-    assert explain(snapshot) == ["inference-1 waits for weights"]
+    seen = look(*ALL, process("inference-1", "weights"))
+    assert explain(seen) == ["inference-1 waits for weights"]
 
 
 @pytest.mark.parametrize(
@@ -65,28 +43,37 @@ def test_of_a_service_that_waits_in_part_each_process_is_named() -> None:
     ],
 )
 def test_who_is_silent_is_named_with_what_it_holds(held: int, sentence: str) -> None:
-    silent = _seen("inference-2", "prompts", age_seconds=41.2, held=held, alive=False)
-    assert explain(_snapshot(*ALL, silent)) == [sentence]
+    silent = process("inference-2", "prompts", age_seconds=41.2, held=held, alive=False)
+    assert explain(look(*ALL, silent)) == [sentence]
 
 
 def test_a_process_that_came_back_or_said_goodbye_is_not_silent() -> None:
-    back = _seen("inference-0", age_seconds=90, alive=False, boot="inference-0:former")
-    ended = _seen("inference-5", "ended", age_seconds=90, alive=False)
-    assert explain(_snapshot(*ALL, back, ended)) == []
+    back = process("inference-0", age_seconds=90, alive=False, boot="inference-0:former")
+    ended = process("inference-5", "ended", age_seconds=90, alive=False)
+    assert explain(look(*ALL, back, ended)) == []
+
+
+def test_who_died_long_ago_and_left_nothing_is_forgotten() -> None:
+    long_ago = process("inference-7", age_seconds=700, alive=False)
+    assert explain(look(*ALL, long_ago)) == []
+    (told,) = explain(look(*ALL, msgspec.structs.replace(long_ago, held=1)))
+    assert told == "inference-7 holds 1 lease and has been silent for 700 s"
 
 
 def test_a_service_without_a_process_is_missing() -> None:
-    dead = _seen("scoring-0", age_seconds=20, alive=False)
-    snapshot = _snapshot(*ALL[:2], dead, ALL[3])
-    assert explain(snapshot) == [
+    dead = process("scoring-0", age_seconds=20, alive=False)
+    seen = look(*ALL[:2], dead, ALL[3])
+    assert explain(seen) == [
         "no process of scoring is alive",
         "scoring-0 has been silent for 20 s",
     ]
 
 
 def test_quarantine_rejection_and_dead_letters_are_said() -> None:
-    bad = _seen("inference-1", quarantined="wrong weights, twice", rejected="version 4: a checksum")
-    assert explain(_snapshot(*ALL, bad, dead_letters=1)) == [
+    bad = process(
+        "inference-1", quarantined="wrong weights, twice", rejected="version 4: a checksum"
+    )
+    assert explain(look(*ALL, bad, dead_letters=1)) == [
         "inference-1 is quarantined: wrong weights, twice",
         "inference-1 could not stage version 4: a checksum",
         "1 dead letter to read",
@@ -94,13 +81,11 @@ def test_quarantine_rejection_and_dead_letters_are_said() -> None:
 
 
 def test_a_ledger_that_does_not_balance_is_said_first_even_at_the_end() -> None:
-    lost = _snapshot(*ALL, ledger={"generated": Sum(2, 10), "trained": Sum(1, 7)})
+    lost = look(*ALL, ledger={"generated": Sum(2, 10), "trained": Sum(1, 7)})
     assert explain(lost) == [
         "the ledger does not balance: 3 tokens have no fate, and nothing is alive"
     ]
-    made = _snapshot(
-        *ALL, ledger={"trained": Sum(1, 7)}, state=State(stop="done", reason="10 steps")
-    )
+    made = look(*ALL, ledger={"trained": Sum(1, 7)}, state=State(stop="done", reason="10 steps"))
     assert explain(made) == [
         "the run is done: 10 steps",
         "the ledger does not balance: 7 tokens have a fate and were never generated",
@@ -108,5 +93,64 @@ def test_a_ledger_that_does_not_balance_is_said_first_even_at_the_end() -> None:
 
 
 def test_tokens_of_what_is_alive_have_no_fate_yet() -> None:
-    flight = _snapshot(*ALL, ledger={"generated": Sum(2, 10)}, places=Places(open=1))
+    flight = look(*ALL, ledger={"generated": Sum(2, 10)}, places=Places(open=1))
     assert explain(flight) == []
+
+
+def test_a_wait_says_since_when() -> None:
+    waits = process("training-0", "groups", waited_seconds=40.9)
+    assert explain(look(*ALL[:3], waits)) == [
+        "training has waited for groups for 41 s: 0 in generation, 0 in scoring, 0 ready"
+    ]
+
+
+def test_who_is_silent_is_named_before_the_lease_is_over_and_one_late_beat_is_no_silence() -> None:
+    late, silent = (process("inference-1", age_seconds=age) for age in (4.5, 5.6))
+    assert explain(look(*ALL, late)) == []
+    assert troubles(look(*ALL, silent)) == ["inference-1 has been silent for 6 s"]
+
+
+def test_a_loop_that_hangs_is_named_while_its_process_still_beats() -> None:
+    stalled = process("prompting-0", turn_seconds=6.6)
+    assert troubles(look(stalled, *ALL[1:])) == ["prompting-0 has made no turn of its loop for 7 s"]
+
+
+def test_no_disk_is_a_trouble() -> None:
+    trainer = process("training-0", gauges={"disk_free_bytes": 12e6})
+    assert troubles(look(*ALL[:3], trainer)) == [
+        "training-0 writes to a disk that is full: 12 MB are left"
+    ]
+    for free in (12e9, math.nan):
+        trainer = process("training-0", gauges={"disk_free_bytes": free})
+        assert troubles(look(*ALL[:3], trainer)) == []
+
+
+def test_a_server_that_is_full_or_refuses_writes_is_a_trouble() -> None:
+    full = Server(used_bytes=76_000_000, limit_bytes=100_000_000)
+    sentence = "Redis is full: 76 MB of 100 MB are used, and beyond 75% nothing is admitted"
+    assert explain(look(*ALL, server=full)) == [sentence]
+    assert troubles(look(*ALL, server=full)) == [], "it may empty itself"
+    held_up = process("prompting-0", "memory", waited_seconds=4.0)
+    assert troubles(look(held_up, *ALL[1:], server=full)) == [sentence]
+    roomy = Server(used_bytes=74_000_000, limit_bytes=100_000_000)
+    without_limit = Server(used_bytes=74_000_000)
+    assert explain(look(*ALL, server=roomy)) == []
+    assert explain(look(*ALL, server=without_limit)) == []
+    broken = Server(fault="its append-only file cannot be written")
+    assert troubles(look(*ALL, server=broken)) == [
+        "Redis refuses writes: its append-only file cannot be written"
+    ]
+
+
+def test_data_at_its_end_is_told_with_what_is_left() -> None:
+    state, places = State(eof=True, cursor=40), Places(prompts=2, groups=1)
+    (told,) = explain(look(*ALL, state=state, places=places))
+    assert told == "the data is at its end after 40 prompts, with 3 groups to go"
+
+
+def test_a_finding_keeps_its_name_while_its_numbers_change() -> None:
+    names = set()
+    for age in (6.0, 7.0):
+        (found,) = findings(look(*ALL, process("inference-1", age_seconds=age)))
+        names.add((found.kind, found.who))
+    assert names == {("silent", "inference-1")}

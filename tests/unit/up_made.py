@@ -6,7 +6,7 @@ from pipeline.ledger import Sum
 from pipeline.messages import Beat
 from pipeline.run import Groups, Lag, Model, Run, Up
 from pipeline.watch import Places, Seen, Snapshot, State
-from services.up.journal import StepLine
+from services.view.journal import StepLine
 
 RUN = Run(
     name="made",
@@ -52,8 +52,16 @@ TRAINER = Seen(
             "steps": 2.0,
             'refused_members{reason="stale"}': 3.0,
             'refused_members{reason="orphan"}': 0.0,
+            'lag_tokens{steps="0"}': 400.0,
+            'lag_tokens{steps="1"}': 300.0,
+            'lag_tokens{steps="2"}': 0.0,
+            'lag_tokens{steps="more"}': 0.0,
+            'idle_seconds{cause="groups"}': 1.5,
+            'idle_seconds{cause="older groups to be done"}': 0.5,
         }
         | spent(7.0, 2.0, 0.5, 10.0),
+        gauges={"reward": 0.75, "lag_mean_steps": 0.9, "lag_max_steps": 1.0},
+        curves={"reward": ((1.0, 0.25), (2.0, 0.75))},
     ),
     age_seconds=0.5,
 )
@@ -84,6 +92,10 @@ LINES = (
         tokens=300,
         lag_mean=0.0,
         lag_max=0.0,
+        lag_tokens=((0, 300),),
+        generated_tokens=400,
+        mismatch_k3=0.001,
+        ess=1.0,
     ),
     StepLine(
         step=2,
@@ -94,6 +106,11 @@ LINES = (
         tokens=600,
         lag_mean=0.9,
         lag_max=1.0,
+        lag_tokens=((0, 60), (1, 540)),
+        generated_tokens=1000,
+        mismatch_k3=0.004,
+        ess=0.7,
+        refused={"stale": 2},
         busy_seconds=3.0,
         idle_seconds=1.0,
     ),

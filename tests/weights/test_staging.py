@@ -33,6 +33,18 @@ def test_a_whole_version_is_staged_once(
     assert staging.take() is None
 
 
+def test_a_staged_version_tells_what_it_took(
+    transport: Store, tensors: Tensors, expected: Expected
+) -> None:
+    staging = Staging(expected)
+    location = transport.send(1, tensors.items(), epoch=1)
+    stage(staging, manifest_of(tensors, version=1, location=location), transport)
+    staged = staging.take()
+    assert staged is not None
+    assert staged.cost.num_bytes == sum(tensor.nbytes for tensor in tensors.values())
+    assert 0 < staged.cost.verify_seconds < staged.cost.seconds
+
+
 def test_what_is_staged_lies_where_the_live_parameters_do(
     transport: Store, tensors: Tensors, expected: Expected
 ) -> None:

@@ -3,7 +3,8 @@
 -- Group: open -> ready -> closed, or open -> closed. Member (field m:M): absent = to do, then
 -- delivered -> scored | spoilt, or failed. Fields of a member M: c: completion, r: score,
 -- f: why it failed, x: the fate that its failure means, u: tokens booked as generated that have no
--- fate yet, t: its ticket, p:M:K saved chunks, i: next K, q: tokens in them, l: lone strikes.
+-- fate yet, t: its ticket, p:M:K saved chunks, i: next K, q: tokens in them, l: lone strikes. Where a
+-- field F of cargo (c:, r:, p:) only refers to it, b:F names the pieces.
 -- Marks outlive the group: d:M:BOOT reply to a delivery, s:M:K who saved a chunk, v:M:BOOT tokens
 -- that BOOT saved.
 local TURNS = { open = { ready = true, closed = true }, ready = { closed = true } }
@@ -46,6 +47,27 @@ local function forget(gid, fields)
   in_chunks(fields, function(...) redis.call('HDEL', hash_of(gid), ...) end)
 end
 
+-- Cargo is stored in this field; from now on it lasts as long.
+local function claim(gid, field, blob)
+  if blob == '' then return end
+  keep_pieces(blob)
+  redis.call('HSET', hash_of(gid), 'b:' .. field, blob)
+end
+
+local function forget_cargo(gid, fields)
+  local claims = {}
+  for i, field in ipairs(fields) do claims[i] = 'b:' .. field end
+  in_chunks(claims, function(...)
+    for i, blob in ipairs(redis.call('HMGET', hash_of(gid), ...)) do
+      if blob then
+        drop_pieces(blob)
+        fields[#fields + 1] = select(i, ...)
+      end
+    end
+  end)
+  forget(gid, fields)
+end
+
 local function settle_ticket(stream, entry)
   redis.pcall('XACK', P .. stream, TEAM, entry)
   redis.call('XDEL', P .. stream, entry)
@@ -70,7 +92,7 @@ end
 local function forget_chunks(gid, m)
   local fields = {}
   for k = 0, group_number(gid, 'i:' .. m) - 1 do fields[#fields + 1] = 'p:' .. m .. ':' .. k end
-  forget(gid, fields)
+  forget_cargo(gid, fields)
 end
 
 -- All small fields of a group, in two reads however many members it has; cargo is only `true`.
@@ -166,7 +188,9 @@ local function close(gid, fate, sums)
   if found.ticket then settle_ticket('prompts', found.ticket) end
   redis.call('ZREM', P .. 'groups', gid)
   for name, value in pairs(found) do
-    if string.sub(name, 1, 2) == 't:' then settle_ticket('completions', value) end
+    local kind = string.sub(name, 1, 2)
+    if kind == 't:' then settle_ticket('completions', value) end
+    if kind == 'b:' then drop_pieces(value) end
     if not is_kept(name) then fields[#fields + 1] = name end
   end
   forget(gid, fields)
@@ -202,7 +226,8 @@ local function release(gid)
       note_spent(gid, found, m)
       settle_completion(gid, m)
       forget_chunks(gid, m)
-      forget(gid, { 'c:' .. m, 'u:' .. m })
+      forget_cargo(gid, { 'c:' .. m })
+      forget(gid, { 'u:' .. m })
     end
   end
   redis.call('ZREM', P .. 'due', gid)

@@ -1,5 +1,5 @@
 #!lua flags=no-writes,allow-oom
---include _core _boots _group
+--include _core _boots _blobs _group
 -- Where to go on in the groups alive ('' = done), then in prompts, completions, groups; how many at
 -- most of each. Read-only. What one call says of a group was true at one moment.
 -- Replies [where to go on], [number of groups in prompts, open, groups], [members, tokens held],
@@ -48,6 +48,15 @@ local function audit_ready(gid, found)
   places[3] = places[3] + 1
 end
 
+local function audit_blobs(gid, found)
+  for name, blob in pairs(found) do
+    local unsafe = string.sub(name, 1, 2) == 'b:' and count_unsafe(blob) or 0
+    if unsafe > 0 then
+      fault('cargo ', string.sub(name, 3), ' of group ', gid, ' has lost ', unsafe, ' pieces')
+    end
+  end
+end
+
 local function audit_group(gid)
   local found = look(gid)
   if found.state == 'open' then
@@ -57,6 +66,7 @@ local function audit_group(gid)
   else
     return fault('group ', gid, ' holds a place and is ', found.state or 'unknown')
   end
+  audit_blobs(gid, found)
   for m = 0, found.n - 1 do
     local members, tokens = holding(found, m)
     held[1], held[2] = held[1] + members, held[2] + tokens

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
---include _core _group _sums
+--include _core _blobs _group _sums
 -- epoch, batch, changed 0/1, then the sums of each group.
 local refused = fence(ARGV[1])
 if refused then return refused end

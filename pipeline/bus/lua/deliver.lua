@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
---include _core _boots _group _tickets _spans
--- boot, gid, member, completion, spans.
-local boot, gid, m, cargo = unpack(ARGV, 1, 4)
+--include _core _boots _blobs _group _tickets _spans
+-- boot, gid, member, completion, its blob or '', spans.
+local boot, gid, m, cargo, blob = unpack(ARGV, 1, 5)
 local g, mark = hash_of(gid), 'd:' .. m .. ':' .. boot
-local spans = read_spans(5)
+local spans = read_spans(6)
 local former = redis.call('HGET', g, mark)
 if former then return former end
 local state = group_get(gid, 'state')
@@ -30,6 +30,7 @@ if state ~= 'open' then return spend('late') end
 if group_get(gid, 'm:' .. m) then return spend('duplicate') end
 if is_gone(boot) then return 'gone' end
 if not are_proven(spans) then return 'unproven' end
+if lacks_pieces(blob) then return 'missing' end
 
 -- Tokens of other boots are booked already, unless the server lost what booked them.
 local new = 0
@@ -43,6 +44,7 @@ book('superseded', 0, group_number(gid, 'u:' .. m) + new - tokens)
 local entry = redis.call('XADD', P .. 'completions', '*', 'g', gid, 'm', m)
 redis.call('HSET', g, 'c:' .. m, cargo, 'm:' .. m, 'delivered', 'u:' .. m, tokens, 't:' .. m, entry,
   mark, 'ok')
+claim(gid, 'c:' .. m, blob)
 forget_chunks(gid, m)
 redis.call('ZADD', P .. 'due', 'NX', now_ms() + setting('deadline_ms'), gid)
 local ticket = group_get(gid, 'ticket')

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
---include _core _boots _group _tickets
+--include _core _boots _blobs _group _tickets
 -- boot, count, then the held tickets. Replies ok, then one row a ticket:
 -- [entry, gid, member, strikes, prompt, completion].
 local boot, count = ARGV[1], tonumber(ARGV[2])

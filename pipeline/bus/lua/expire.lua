@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
---include _core _boots _group
+--include _core _boots _blobs _group
 -- boot, the trainer's count of batches or ''. Groups whose deadline has passed: released if enough is
 -- scored, else closed as expired. Not where the server was put back to an older state: they may have
 -- been trained.

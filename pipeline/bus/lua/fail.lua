@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
---include _core _boots _group _tickets
+--include _core _boots _blobs _group _tickets
 -- stream, boot, ticket, gid, member or '' for all that is not delivered, reason.
 local stream, boot, entry, gid, m, reason = unpack(ARGV)
 if group_get(gid, 'state') ~= 'open' then return 'closed' end

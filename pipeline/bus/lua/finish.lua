@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
---include _core _group
+--include _core _blobs _group
 -- epoch, done or failed, reason: what is alive is cancelled, so many groups a call; 'more' until none
 -- is left. The first word stands.
 local AT_ONCE = 500

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
---include _core _group _tickets
+--include _core _blobs _group _tickets
 -- stream, boot, then tickets: those that it owns go to the pool, without a strike.
 local stream, boot = ARGV[1], ARGV[2]
 for i = 3, #ARGV do

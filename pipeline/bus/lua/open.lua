@@ -16,6 +16,13 @@ for i = 5, #ARGV, 2 do
     return { 'mismatch', ARGV[i], stored, ARGV[i + 1] }
   end
 end
+-- First of all writes, since not everybody's rights may make a run.
+if not exists then
+  local made = redis.pcall('HSET', P .. 'state', 'cursor', 0, 'eof', 0, 'batch', 0, 'step', 0,
+    'version', -1, 'epoch', 0, 'trainer', '', 'stop', 'running', 'reason', '', 'admitted_from', -1,
+    'oldest', 0)
+  if type(made) == 'table' then return { 'unopened', made.err } end
+end
 redis.call('HSET', run, 'schema', ARGV[1])
 for i = 5, #ARGV, 2 do redis.call('HSET', run, ARGV[i], ARGV[i + 1]) end
 for i, setting in ipairs({ 'lease_ms', 'deadline_ms', 'enough' }) do
@@ -25,9 +32,5 @@ redis.call('HSETNX', run, 'lease_ms', 15000)
 redis.call('HSETNX', run, 'deadline_ms', 600000)
 for _, stream in ipairs({ 'prompts', 'completions' }) do
   redis.pcall('XGROUP', 'CREATE', P .. stream, 'team', '0', 'MKSTREAM')
-end
-if not exists then
-  redis.call('HSET', P .. 'state', 'cursor', 0, 'eof', 0, 'batch', 0, 'step', 0, 'version', -1,
-    'epoch', 0, 'trainer', '', 'stop', 'running', 'reason', '', 'admitted_from', -1, 'oldest', 0)
 end
 return { exists and 'equal' or 'created' }

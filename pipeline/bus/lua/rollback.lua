@@ -1,8 +1,9 @@
 #!lua flags=allow-oom
---include _core _group
--- epoch, step: the trainer lost what it made after this step. Versions of later steps leave, so that
--- nobody takes under them (what they sampled is proven still, and judged by the trainer). No group
--- may need weights that will not be made again soon, so none has started later than this.
+--include _core _blobs _group
+-- epoch, step, members and tokens: the trainer lost what it made after this step, which had trained
+-- so many: they are undone. Versions of later steps leave, so that nobody takes under them (what they
+-- sampled is proven still, and judged by the trainer). No group may need weights that will not be made
+-- again soon, so none has started later than this.
 local refused = fence(ARGV[1])
 if refused then return refused end
 local ver, step = P .. 'ver', tonumber(ARGV[2])
@@ -24,6 +25,8 @@ local function start_earlier(gid)
   if group_get(gid, 'state') == 'ready' then shelve(gid, step, group_get(gid, 'seq')) end
 end
 
+book('trained', -tonumber(ARGV[3]), -tonumber(ARGV[4]))
+book('undone', tonumber(ARGV[3]), tonumber(ARGV[4]))
 forget_versions()
 for _, gid in ipairs(redis.call('ZRANGEBYSCORE', P .. 'live', '(' .. step, 8e15)) do
   start_earlier(gid)

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
---include _core _boots _group
--- boot, ticket, gid, member, 'score' or 'error', score or reason.
-local boot, entry, gid, m, kind, value = unpack(ARGV)
+--include _core _boots _blobs _group
+-- boot, ticket, gid, member, 'score' or 'error', score or reason, the score's blob or ''.
+local boot, entry, gid, m, kind, value, blob = unpack(ARGV)
 local status = group_get(gid, 'm:' .. m)
 if OVER[status] then
   settle_ticket('completions', entry)
@@ -12,11 +12,13 @@ if group_get(gid, 'state') ~= 'open' or status ~= 'delivered' then
   return 'closed'
 end
 if is_gone(boot) then return 'gone' end
+if lacks_pieces(blob) then return 'missing' end
 settle_ticket('completions', entry)
 if kind == 'error' then
   fail_member(gid, m, status, 'scorer_error', value)
 else
   redis.call('HSET', hash_of(gid), 'r:' .. m, value, 'm:' .. m, 'scored')
+  claim(gid, 'r:' .. m, blob)
   settle_completion(gid, m)
 end
 after_change(gid)

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
---include _core _boots _group _tickets
+--include _core _boots _blobs _group _tickets
 -- boot, version, count, then the held tickets. Replies the status, then one row a ticket:
 -- [entry, gid, strikes, prompt, members to do, [member, chunk, member, chunk, …]].
 local boot, version, count = ARGV[1], ARGV[2], tonumber(ARGV[3])

@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from pipeline.messages import Completion, Manifest, Work
-from pipeline.protocols import Flip, StepTimes, Transport
+from pipeline.protocols import Device, Flip, Load, StepTimes, Transport
 from pipeline.run import Model, Swap
 from services.inference.engines.members import Member, members
 
@@ -52,6 +52,8 @@ class Row:
 class FakeEngine:
     """Like any engine, but nothing is computed and nothing is received."""
 
+    device = Device("core", 1)
+
     def __init__(
         self,
         *,
@@ -80,6 +82,12 @@ class FakeEngine:
     @property
     def busy(self) -> bool:
         return bool(self._rows or self._queue)
+
+    @property
+    def load(self) -> Load:
+        """Its keys and values, if it had any, would be the rows' slots."""
+        running = len(self._rows)
+        return Load(running, len(self._queue), running / self._slots)
 
     def room(self) -> int:
         """Groups of the size seen last that would start now; 0 before there is a version."""

@@ -1,8 +1,9 @@
 """A back end's state on disk: parameters and optimizer state by the parameter's name. † torch
 
 The same for every back end and any number of ranks: whole tensors in safetensors files of bounded
-size, and a table of them in `state.json`. What is in a state is the back end's; when one is taken,
-synced and renamed is its caller's.
+size, and a table of them in `state.json`. Parameters that a model's folder beside it has, bit for
+bit, are read from there. What is in a state is the back end's; when one is taken, synced and
+renamed is its caller's.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from pipeline.errors import ConfigError
@@ -21,6 +24,7 @@ FORMAT = "sluice-state/1"
 TABLE = "state.json"
 FILE_BYTES = 1 << 30
 PARAMETER = "parameter"
+MODEL = "../model"
 
 Named = Iterable[tuple[str, Tensor]]
 
@@ -57,7 +61,8 @@ def buckets(
 def write(folder: str, named: Named, *, file_bytes: int = FILE_BYTES) -> None:
     """Write the entries to a folder, which exists and is empty. Nothing is synced."""
     files: dict[str, list[str]] = {}
-    for number, bucket in enumerate(buckets(named, file_bytes)):
+    own = _left(named, Beside(Path(folder) / MODEL), files)
+    for number, bucket in enumerate(buckets(own, file_bytes)):
         file = f"state-{number:05}.safetensors"
         flat = {key: tensor.detach().cpu().contiguous() for key, tensor in bucket.items()}
         save_file(flat, Path(folder) / file)
@@ -76,10 +81,45 @@ def read(folder: str, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
     _fit(folder, {name for kind, name in map(parted, keys) if kind == PARAMETER}, {*names})
     for file, of_file in files.items():
         try:
-            tensors = load_file(Path(folder) / file)
-            yield from ((key, tensors[key]) for key in of_file)
-        except (OSError, SafetensorError, KeyError) as exc:
+            tensors: Any = safe_open(Path(folder) / file, framework="pt")
+            for key in of_file:
+                yield key, tensors.get_tensor(parted(key)[1] if file.startswith(MODEL) else key)
+        except (OSError, SafetensorError) as exc:
             raise _unreadable(folder, f"{file} cannot be read ({exc})") from exc
+
+
+class Beside:
+    """The tensors of a model's folder, by their names there; none where there is no such folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._where: dict[str, tuple[str, Any]] = {}
+        for path in sorted(folder.glob("*.safetensors")):
+            opened: Any = safe_open(path, framework="pt")
+            self._where |= {name: (path.name, opened) for name in opened.keys()}  # noqa: SIM118
+
+    def file_of(self, name: str, tensor: Tensor) -> str | None:
+        """The file that has just this tensor under this name."""
+        file, opened = self._where.get(name, ("", None))
+        if opened is None:
+            return None
+        there: Tensor = opened.get_tensor(name)
+        is_alike = (there.dtype, there.shape) == (tensor.dtype, tensor.shape)
+        return file if is_alike and torch.equal(_bits(there), _bits(tensor)) else None
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
+
+
+def _left(named: Named, model: Beside, files: dict[str, list[str]]) -> Named:
+    """The entries that the model's folder lacks; of the others `files` is told where they are."""
+    for key, tensor in named:
+        kind, name = parted(key)
+        file = model.file_of(name, tensor) if kind == PARAMETER else None
+        if file:
+            files.setdefault(f"{MODEL}/{file}", []).append(key)
+        else:
+            yield key, tensor
 
 
 def _table(folder: str) -> dict[str, list[str]]:

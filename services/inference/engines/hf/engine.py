@@ -20,7 +20,7 @@ from pipeline.errors import ConfigError
 from pipeline.messages import Completion, Finish, Manifest, Work
 from pipeline.model.load import load_model
 from pipeline.model.tokens import end_ids
-from pipeline.protocols import Flip, StepTimes, Transport
+from pipeline.protocols import Device, Flip, Load, StepTimes, Transport
 from pipeline.run import MaxAge, Model, Swap
 from services.inference.engines.hf.flip import LiveWeights
 from services.inference.engines.hf.passes import Context, Copy, Passes
@@ -60,6 +60,8 @@ class HfEngine:
         ConfigError for a model that this engine cannot run.
         """
         self.boot = boot
+        on_gpu = model.device.type == "cuda"
+        self.device = Device("gpu", 1) if on_gpu else Device("core", torch.get_num_threads())
         self.last_step = StepTimes(perf_counter(), 0.0, False, 0)
         config = model.train(False).config.get_text_config()
         self._slots, self._vocabulary = slots, int(config.vocab_size)
@@ -85,6 +87,13 @@ class HfEngine:
     @property
     def busy(self) -> bool:
         return bool(self._rows.count or self._queue)
+
+    @property
+    def load(self) -> Load:
+        """Keys and values are in use up to each row's length, of as many as all slots may get."""
+        running = self._rows.count
+        held = int(self._rows.length[:running].sum())
+        return Load(running, len(self._queue), held / (self._slots * self._max_length))
 
     def room(self) -> int:
         """Groups of the size seen last that would start now; 0 before there is a version."""
@@ -152,13 +161,13 @@ class HfEngine:
         """
         started, before = perf_counter(), self.version
         self._draining = self._drains and self._rows.count > 0 and self._weights.is_staged
-        changed = None if self._draining else self._weights.swap()
-        if changed is None:
+        swapped = None if self._draining else self._weights.swap()
+        if swapped is None:
             return None
         self._rows.close_spans(before, self.boot)
-        if not changed:
+        if not swapped.changed:
             self._rows.rename(before, self.version)
-        return Flip(self.version, perf_counter() - started)
+        return Flip(self.version, perf_counter() - started, swapped.staging)
 
     def revert(self) -> int:
         """Back to the weights before the last flip; every row is prefilled again."""

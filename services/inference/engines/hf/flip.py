@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from pipeline.errors import WeightsError
 from pipeline.messages import Manifest
 from pipeline.model.fingerprint import fingerprint, named_parameters
-from pipeline.protocols import Transport
+from pipeline.protocols import StagingCost, Transport
 from pipeline.weights.staging import Staging
 
 
@@ -24,6 +24,13 @@ class Former(NamedTuple):
     version: int
     fingerprint: str
     tensors: dict[str, Tensor]
+
+
+class Swapped(NamedTuple):
+    """Whether the weights changed, or have another name only, and what their staging took."""
+
+    changed: bool
+    staging: StagingCost
 
 
 class LiveWeights:
@@ -62,21 +69,21 @@ class LiveWeights:
         """Whether other weights than the live ones could be adopted."""
         return not self._same and self._staging.ready > self.version
 
-    def swap(self) -> bool | None:
-        """Adopt what is staged: whether the weights changed, or None where nothing is staged.
+    def swap(self) -> Swapped | None:
+        """Adopt what is staged, or None where nothing is.
 
         Pointers only, and every tensor was verified before: nothing in here can fail half-way.
         """
         if self._same:
             self._adopt(self._same.version, self._same.fingerprint, former={})
-            return False
+            return Swapped(False, StagingCost())
         staged = self._staging.take()
         if staged is None or staged.version <= self.version:
             return None
         assert staged.tensors.keys() == self._parameters.keys(), "a staged version is whole"
         former = self._replace(staged.tensors)
         self._adopt(staged.version, self._fingerprints[staged.version], former)
-        return True
+        return Swapped(True, staged.cost)
 
     def revert(self) -> None:
         """Back to what was live before the last flip; raises WeightsError where that is gone."""

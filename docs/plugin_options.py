@@ -1,0 +1,110 @@
+"""The options of every plug-in, read from the signatures of the callables that the tables name.
+
+Nothing is imported but the tables: a plug-in's own module may need a library that is not here.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from pipeline import protocols
+
+ROOT = Path(__file__).resolve().parent.parent
+
+FAMILIES: dict[str, Mapping[str, str]] = {
+    "weights": protocols.TRANSPORTS,
+    "data": protocols.DATASETS,
+    "inference.engine": protocols.ENGINES,
+    "scoring.scorers": protocols.SCORERS,
+    "objective.advantage": protocols.ADVANTAGES,
+    "objective.loss": protocols.LOSSES,
+    "objective.correction": protocols.CORRECTIONS,
+    "training.backend": protocols.BACKENDS,
+    "training.sinks": protocols.SINKS,
+}
+GIVEN = {"weights": {"run"}, "inference.engine": {"boot", "swap"}, "training.sinks": {"folder"}}
+"""What the program gives to a plug-in, and no user can."""
+
+SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+
+Known = Mapping[str, ast.expr]
+"""What a module's own names stand for."""
+
+HEAD = """
+## Plug-ins
+
+What a key that takes a plug-in can name, and the options that stand beside `use`: those without a
+default are required. A scorer has `weight` and `gate` besides. `columns` is a table that says which
+column is the `prompt`, the `reference` and the `task`; `a.b` is a field in column a.
+
+| key | name | option | type | default |
+|---|---|---|---|---|
+"""
+
+
+def table() -> Iterator[str]:
+    """The section, row by row."""
+    yield HEAD
+    for key, names in FAMILIES.items():
+        for name, where in names.items():
+            rows = [row for row in _options(where) if row[0] not in GIVEN.get(key, ())]
+            for option, kind, default in rows:
+                yield f"| `{key}` | `{name}` | `{option}` | {kind} | {default} |\n"
+            if not rows:
+                yield f"| `{key}` | `{name}` | — | | |\n"
+
+
+def _options(where: str) -> Iterator[tuple[str, str, str]]:
+    """Name, type and default of each."""
+    module, _, thing = where.partition(":")
+    tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
+    known = {
+        node.targets[0].id: node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    arguments = _function(tree, thing).args
+    for option, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        assert option.annotation, f"{where}: {option.arg} has no type"
+        yield option.arg, _kind(option.annotation, known), _default(default, known)
+
+
+def _function(tree: ast.Module, thing: str) -> ast.FunctionDef:
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    [found] = [node for node in tree.body if isinstance(node, kinds) and node.name == thing]
+    if isinstance(found, ast.FunctionDef):
+        return found
+    makers = (n for n in found.body if isinstance(n, ast.FunctionDef) and n.name == "__init__")
+    return next(makers)
+
+
+def _kind(annotation: ast.expr, known: Known) -> str:
+    """The type as it is written, names of the module's own spelt out, a number's range behind."""
+    match annotation:
+        case ast.Name(name) if name in known:
+            return _kind(known[name], known)
+        case ast.Subscript(ast.Name("Annotated"), ast.Tuple([base, ast.Call() as meta])):
+            rules = (f"{SIGNS[str(k.arg)]} {ast.unparse(k.value)}" for k in meta.keywords)
+            return " ".join([_kind(base, known), ", ".join(rules)])
+        case ast.BinOp(left, ast.BitOr(), ast.Constant(None)):
+            return _kind(left, known)
+        case ast.BinOp(left, ast.BitOr(), right):
+            return f"{_kind(left, known)} or {_kind(right, known)}"
+    return _code(ast.unparse(annotation))
+
+
+def _default(value: ast.expr | None, known: Known) -> str:
+    match value:
+        case None:
+            return "required"
+        case ast.Constant(None):
+            return "—"
+        case ast.Name(name) if name in known:
+            return _code(ast.unparse(known[name]))
+    return _code(ast.unparse(value))
+
+
+def _code(text: str) -> str:
+    return "`" + text.replace("'", '"').replace("|", "\\|") + "`"

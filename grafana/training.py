@@ -1,0 +1,253 @@
+"""The dashboard of the trainer."""
+
+from __future__ import annotations
+
+from grafana.panels import Board, Panel, Query, Row
+from grafana.parts import RUN_VARIABLE, instances, times
+from grafana.queries import RUN, each, gauge, rate, share
+
+TOKENS = rate("sluice_training_tokens_total")
+MEMBERS = rate("sluice_training_members_total")
+REFUSED = rate("sluice_training_refused_members_total")
+UNTRAINED = rate("sluice_training_refused_tokens_total")
+WALL = rate("sluice_training_wall_seconds_total")
+STEPS = rate("sluice_training_steps_total")
+
+
+def last_step(name: str) -> str:
+    """A number of the last step; there is one trainer."""
+    return gauge(f"sluice_training_{name}", act="max")
+
+
+def most_common(expr: str) -> str:
+    """The reasons that count; there are too many for a legend."""
+    return f"topk(5, {expr})"
+
+
+BOARD = Board(
+    name="training",
+    title="Sluice: training",
+    text="The trainer: what it learns, how old that is, what it refuses and what it waits for.",
+    variables=(RUN_VARIABLE, instances("sluice_training_steps_total")),
+    content=(
+        Row("Learning"),
+        Panel(
+            "Reward",
+            "Mean reward of each step's groups.",
+            (Query(last_step("reward"), "reward"),),
+            unit="short",
+            see="Reward falls or collapses",
+            least=None,
+        ),
+        Panel(
+            "Entropy",
+            "Mean entropy in nats where tokens were drawn. At 0 the policy has nothing to explore.",
+            (Query(last_step("entropy_nats"), "nats"),),
+            unit="short",
+            see="Reward falls or collapses",
+        ),
+        Panel(
+            "Gradient norm",
+            "Before it was clipped; beside it the steps that were skipped, per second.",
+            (
+                Query(last_step("grad_norm"), "norm"),
+                Query(rate("sluice_training_skipped_steps_total"), "skipped steps/s"),
+            ),
+            unit="short",
+            see="Steps are skipped",
+        ),
+        Panel(
+            "Length",
+            "Mean tokens of each step's members.",
+            (Query(last_step("completion_tokens"), "tokens"),),
+            unit="short",
+            see="Answers grow longer",
+        ),
+        Panel(
+            "Groups without signal",
+            "Groups whose outcomes were all alike, of those judged.",
+            (
+                Query(
+                    share(
+                        rate("sluice_training_zero_signal_groups_total"),
+                        f"{rate('sluice_training_zero_signal_groups_total')} + "
+                        f"{rate('sluice_training_groups_total')}",
+                    ),
+                    "without signal",
+                ),
+            ),
+            unit="percentunit",
+            see="Groups without signal",
+            limits=(0.5, 0.7),
+            most=1,
+        ),
+        Panel(
+            "Learning rate",
+            "Of each step.",
+            (Query(last_step("learning_rate"), "rate"),),
+            unit="sci",
+            see="Reading the dashboards",
+        ),
+        Row("Age and trust"),
+        Panel(
+            "Lag",
+            "Of the last step's tokens, and the limit.",
+            (
+                Query(last_step("lag_mean_steps"), "mean"),
+                Query(last_step("lag_p95_steps"), "95 %"),
+                Query(last_step("lag_max_steps"), "largest"),
+                Query(gauge("sluice_run_lag_limit_steps", of=RUN, act="max"), "limit"),
+            ),
+            unit="short",
+            see="Lag at its bound",
+        ),
+        Panel(
+            "Oldest on the way",
+            "Lag of the oldest token in flight, and of whole groups that wait for the trainer.",
+            (
+                Query(gauge("sluice_run_lag_max_steps", by="way", of=RUN), "{{way}}"),
+                Query(gauge("sluice_run_lag_limit_steps", of=RUN, act="max"), "limit"),
+            ),
+            unit="short",
+            see="Lag at its bound",
+        ),
+        Panel(
+            "Tokens by lag",
+            "Tokens trained per second, by how many steps they lagged.",
+            (Query(rate("sluice_training_lag_tokens_total", by="steps") + " > 0", "{{steps}}"),),
+            unit="short",
+            see="Lag at its bound",
+            stacked=True,
+        ),
+        Panel(
+            "Members of several versions",
+            "Members trained whose tokens were sampled by more than one version, of all.",
+            (Query(share(rate("sluice_training_spanning_members_total"), MEMBERS), "spanning"),),
+            unit="percentunit",
+            see="Reading the dashboards",
+            most=1,
+        ),
+        Panel(
+            "Mismatch",
+            "k3 between the trainer's log-probs and the engines', in nats.",
+            (Query(last_step("mismatch_k3_nats"), "k3"),),
+            unit="short",
+            see="Mismatch grows",
+            limits=(0.01, 0.1),
+        ),
+        Panel(
+            "Effective sample size",
+            "Of the last step's tokens, of their number: 1 where engine and trainer agree.",
+            (Query(last_step("ess_ratio"), "ESS"),),
+            unit="percentunit",
+            see="Mismatch grows",
+            limits=(0.5, 0.8),
+            falling=True,
+            most=1,
+        ),
+        Panel(
+            "Largest gap",
+            "Largest |log r| of a token of the last step, in nats.",
+            (Query(last_step("log_ratio_max_nats"), "largest"),),
+            unit="short",
+            see="Mismatch grows",
+        ),
+        Panel(
+            "Clipped and clamped",
+            "Tokens of the last step that the loss clipped, and those whose log r was clamped.",
+            (
+                Query(last_step("clipped_ratio"), "clipped"),
+                Query(last_step("clamped_ratio"), "clamped"),
+            ),
+            unit="percentunit",
+            see="Mismatch grows",
+            most=1,
+        ),
+        Row("Refusals"),
+        Panel(
+            "Refused members",
+            "Members refused whole, of all that were refused or trained, by reason.",
+            (
+                Query(
+                    most_common(
+                        share(
+                            rate("sluice_training_refused_members_total", by="reason"),
+                            f"{REFUSED} + {MEMBERS}",
+                        )
+                    ),
+                    "{{reason}}",
+                ),
+            ),
+            unit="percentunit",
+            see="Many refusals",
+            limits=(0.05, 0.2),
+            most=1,
+        ),
+        Panel(
+            "Refused, by length",
+            "Members refused whole since the trainer began, by the length of their completion. "
+            "Long ones in front: they are too slow for `lag.max`.",
+            (
+                Query(
+                    gauge("sluice_training_refused_by_length_members_total", by="tokens"),
+                    "up to {{tokens}} tokens",
+                ),
+            ),
+            unit="short",
+            see="Many refusals",
+            kind="bargauge",
+        ),
+        Panel(
+            "Masked tokens",
+            "Tokens that were not trained, of all that came, by reason.",
+            (
+                Query(
+                    most_common(
+                        share(
+                            rate("sluice_training_refused_tokens_total", by="reason"),
+                            f"{UNTRAINED} + {TOKENS}",
+                        )
+                    ),
+                    "{{reason}}",
+                ),
+            ),
+            unit="percentunit",
+            see="Many refusals",
+            most=1,
+        ),
+        Row("Time"),
+        *times("training", "a step", see="Training starves"),
+        Panel(
+            "A step",
+            "Seconds from one step to the next, and those in which it was computed.",
+            (
+                Query(each(WALL, STEPS), "from step to step"),
+                Query(
+                    each(rate('sluice_training_loop_seconds_total{activity="busy"}'), STEPS),
+                    "computing",
+                ),
+            ),
+            unit="s",
+            see="A stage stands still",
+        ),
+        Row("Files"),
+        Panel(
+            "Free disk",
+            "Bytes left where the run's folder is. Step records need the cargo of every step.",
+            (Query(gauge("sluice_training_disk_free_bytes", act="min"), "free"),),
+            unit="bytes",
+            see="The disk is full",
+            width=12,
+            limits=(1e9, 1e10),
+            falling=True,
+        ),
+        Panel(
+            "Lines that a sink did not take",
+            "Of metrics.jsonl, which has them all, since the trainer began.",
+            (Query(gauge("sluice_training_sink_missed_lines_total", by="sink"), "{{sink}}"),),
+            unit="short",
+            see="Reading the dashboards",
+            width=12,
+        ),
+    ),
+)

@@ -1,0 +1,46 @@
+"""The watchdog: one look at a run, what it means in sentences, and what would help. Pure.
+
+The look itself is taken by the bus. Every view of a run (`doctor`, `top`, the panel of `up`, the
+report, the alarms) shows what is said here, and judges nothing by itself.
+"""
+
+from pipeline.watch.advice import Advice, advise, beginning
+from pipeline.watch.explain import explain, findings, troubles
+from pipeline.watch.faults import imbalance
+from pipeline.watch.finding import Finding
+from pipeline.watch.look import (
+    Audit,
+    Leases,
+    Letter,
+    Places,
+    Server,
+    Snapshot,
+    State,
+    present,
+)
+from pipeline.watch.seen import ENDED, SERVICES, SILENT_SECONDS, Seen, newest, processes
+
+__all__ = [
+    "ENDED",
+    "SERVICES",
+    "SILENT_SECONDS",
+    "Advice",
+    "Audit",
+    "Finding",
+    "Leases",
+    "Letter",
+    "Places",
+    "Seen",
+    "Server",
+    "Snapshot",
+    "State",
+    "advise",
+    "beginning",
+    "explain",
+    "findings",
+    "imbalance",
+    "newest",
+    "present",
+    "processes",
+    "troubles",
+]

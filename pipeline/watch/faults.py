@@ -1,0 +1,73 @@
+"""What is wrong with the parts of a run, each by itself: the ledger, the server, the processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pipeline.ledger import in_flight
+from pipeline.watch.finding import Finding, count, megabytes
+from pipeline.watch.look import Snapshot, present
+from pipeline.watch.seen import SERVICES, Seen
+from pipeline.watch.waits import MEMORY, memory, sure, unable
+
+LEDGER = "ledger"
+ADMISSION_SHARE = 0.75
+"""Of maxmemory: beyond it nothing is admitted (bus/lua/admit.lua)."""
+LEAST_DISK_BYTES = 1 << 28
+
+
+def imbalance(snapshot: Snapshot) -> str:
+    """What is wrong with the ledger; empty where it balances.
+
+    While groups are alive, what has no fate yet may be theirs: then only a negative rest tells.
+    """
+    rest = in_flight(snapshot.ledger)
+    if rest < 0:
+        return f"the ledger does not balance: {-rest} tokens have a fate and were never generated"
+    if rest > 0 and snapshot.places.alive == 0:
+        return f"the ledger does not balance: {rest} tokens have no fate, and nothing is alive"
+    return ""
+
+
+def of_ledger(snapshot: Snapshot) -> Iterator[Finding]:
+    """Books that do not balance."""
+    if sentence := imbalance(snapshot):
+        yield Finding(LEDGER, "", sentence)
+
+
+def of_server(snapshot: Snapshot) -> Iterator[Finding]:
+    """Redis, refusing writes or full: grave once prompting has to wait for that."""
+    server = snapshot.server
+    if server.fault:
+        yield Finding("refusing", "Redis", f"Redis refuses writes: {server.fault}")
+    if server.limit_bytes and server.used_bytes >= ADMISSION_SHARE * server.limit_bytes:
+        sentence = f"Redis is full: {memory(snapshot)}, and beyond {ADMISSION_SHARE:.0%} nothing"
+        held_up = any(s.beat.waiting_for == MEMORY and sure(s) for s in present(snapshot))
+        yield Finding("full", "Redis", f"{sentence} is admitted", grave=held_up)
+
+
+def of_processes(snapshot: Snapshot) -> Iterator[Finding]:
+    """Missing, silent, stalled, quarantined, without disk."""
+    processes = present(snapshot)
+    alive = {seen.beat.service for seen in processes if seen.alive}
+    for service in SERVICES:
+        if service not in alive:
+            yield Finding("missing", service, f"no process of {service} is alive")
+    for seen in processes:
+        for kind, sentence in _of_process(seen):
+            yield Finding(kind, seen.beat.instance, f"{seen.beat.instance} {sentence}")
+
+
+def _of_process(seen: Seen) -> Iterator[tuple[str, str]]:
+    if seen.silent:
+        leases = f"holds {count(seen.held, 'lease')} and " if seen.held else ""
+        yield "silent", f"{leases}has been {unable(seen)}"
+    if seen.stalled:
+        yield "stalled", f"has made {unable(seen)}"
+    if seen.quarantined:
+        yield "quarantined", f"is quarantined: {seen.quarantined}"
+    if seen.rejected:
+        yield "rejected", f"could not stage {seen.rejected}"
+    free = seen.beat.gauges.get("disk_free_bytes", LEAST_DISK_BYTES)
+    if free < LEAST_DISK_BYTES:
+        yield "disk", f"writes to a disk that is full: {megabytes(free)} are left"

@@ -1,0 +1,130 @@
+"""What is wrong with a run between its parts: who waits for whom, and what runs short."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from pipeline.watch.advice import work_of
+from pipeline.watch.finding import Finding, count, listed
+from pipeline.watch.look import Snapshot
+from pipeline.watch.waits import (
+    COMPLETIONS,
+    FRESHER,
+    GROUPS,
+    MEMORY,
+    OLDER_GROUPS,
+    PROMPTS,
+    SURE_SECONDS,
+    WINDOW,
+    Stage,
+    circle,
+    hangs,
+    idle_for,
+    memory,
+    starved_by,
+    sure,
+)
+
+SLOW_SECONDS = 3.0
+"""Of work that lies before the scorers while training waits: it piles up."""
+
+
+def hung_scorers(among: Mapping[str, Stage]) -> Iterator[Finding]:
+    """No verdict for long. A judge may be that slow, so it is not grave."""
+    for seen in among["scoring"].able:
+        if hangs(seen):
+            name, members = seen.beat.instance, int(seen.beat.gauges.get("waiting_members", 0))
+            hands = f" of the {count(members, 'member')} that they have" if members else ""
+            judged = f"have judged none{hands} for {seen.waited_seconds:.0f} s"
+            yield Finding("scorers", name, f"the scorers of {name} {judged}", grave=False)
+
+
+def in_a_circle(snapshot: Snapshot, among: Mapping[str, Stage]) -> Iterator[Finding]:
+    """Everybody in it waits, and nobody outside of it can end that."""
+    if path := circle(snapshot, among):
+        told = ", ".join(f"{who} waits for {what} from {whom}" for who, what, whom in path)
+        who = " ".join(sorted(who for who, _, _ in path))
+        yield Finding("circle", who, f"a circle, in which nobody can move: {told}")
+
+
+def slow_scoring(snapshot: Snapshot, among: Mapping[str, Stage]) -> Iterator[Finding]:
+    """Completions pile up before the scorers while training waits."""
+    scoring, training = among["scoring"], among["training"]
+    done = [work_of(seen) for seen in scoring.able]
+    rate = sum(work.amount / work.active_seconds for work in done if work.active_seconds)
+    seconds = snapshot.completions / rate if rate else 0.0
+    is_idle = COMPLETIONS in scoring.waits
+    if seconds >= SLOW_SECONDS and not is_idle and GROUPS in training.waits:
+        sentence = (
+            f"scoring is too slow: {count(snapshot.completions, 'completion')} to score at"
+            f" {rate:.3g} a second are {seconds:.0f} s of work, and training waits for groups"
+        )
+        yield Finding("slow", "scoring", sentence, grave=False)
+
+
+def small_window(snapshot: Snapshot, among: Mapping[str, Stage]) -> Iterator[Finding]:
+    """All places are out, and still an engine idles and training waits, while somebody works."""
+    training = among["training"]
+    idle = [
+        seen.beat.instance
+        for seen in among["inference"].able
+        if seen.beat.waiting_for in (PROMPTS, FRESHER) and sure(seen)
+    ]
+    starves = GROUPS in training.waits and training.seconds >= SURE_SECONDS
+    at_work = any(stage.able and not stage.waits for stage in among.values())
+    if snapshot.places.alive >= snapshot.window and idle and starves and at_work:
+        sentence = (
+            f"the window is too small: all {count(snapshot.window, 'place')} are out while"
+            f" {listed(idle)} idles and training waits for groups; a larger lag.max widens it"
+        )
+        yield Finding("window", "", sentence, grave=False)
+
+
+def no_more_data(snapshot: Snapshot) -> Iterator[Finding]:
+    """Nothing is admitted any more."""
+    if snapshot.state.eof:
+        left, cursor = count(snapshot.places.alive, "group"), snapshot.state.cursor
+        sentence = f"the data is at its end after {count(cursor, 'prompt')}, with {left} to go"
+        yield Finding("data", "", sentence, grave=False)
+
+
+def letters(snapshot: Snapshot) -> Iterator[Finding]:
+    """Work that was given up."""
+    if snapshot.dead_letters:
+        sentence = f"{count(snapshot.dead_letters, 'dead letter')} to read"
+        yield Finding("letters", "", sentence, grave=False)
+
+
+def waiting(snapshot: Snapshot, among: Mapping[str, Stage]) -> Iterator[Finding]:
+    """A service whose processes all wait for one thing is one sentence; else each has its own."""
+    for service, stage in among.items():
+        culprits = [str(culprit) for culprit in starved_by(snapshot, service, among)]
+        by = f"; starved by {listed(culprits)}" if culprits else ""
+        for who, what, seconds in _waiters(service, stage):
+            told = f"{who} {_waits(what, seconds)}{_where(snapshot, what)}{by}"
+            yield Finding("wait", who, told, grave=False)
+
+
+def _waiters(service: str, stage: Stage) -> list[tuple[str, str, float]]:
+    if len(stage.waits) == 1:
+        return [(service, what, stage.seconds) for what in stage.waits]
+    return [
+        (seen.beat.instance, what, seen.waited_seconds)
+        for seen in stage.able
+        if (what := idle_for(seen))
+    ]
+
+
+def _waits(what: str, seconds: float) -> str:
+    if seconds < SURE_SECONDS:
+        return f"waits for {what}"
+    return f"has waited for {what} for {seconds:.0f} s"
+
+
+def _where(snapshot: Snapshot, what: str) -> str:
+    places = snapshot.places
+    if what in (GROUPS, OLDER_GROUPS):
+        return f": {places.prompts} in generation, {places.open} in scoring, {places.groups} ready"
+    if what == WINDOW:
+        return f": {places.alive} of {snapshot.window} places are out"
+    return f": {memory(snapshot)}" if what == MEMORY else ""

@@ -1,0 +1,92 @@
+"""Steps to columns for a plot: pure means over bins of a run's steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from services.view.journal import StepLine
+
+SERIES_POINTS = 400
+
+
+class Series(Struct, frozen=True, kw_only=True):
+    """Columns over the steps, thinned to some hundreds: means, but for lag_max and the ends.
+
+    `tokens_per_second` are those trained.
+    """
+
+    step: list[float] = []
+    seconds: list[float] = []
+    reward: list[float | None] = []
+    lag_mean: list[float | None] = []
+    lag_max: list[float | None] = []
+    generated_per_second: list[float | None] = []
+    tokens_per_second: list[float | None] = []
+    idle_share: list[float | None] = []
+    mismatch_k3: list[float | None] = []
+    ess: list[float | None] = []
+
+
+def thin(lines: Sequence[StepLine], points: int = SERIES_POINTS) -> Series:
+    """The steps in at most `points` bins: means over each, the last step and second of each."""
+    width = max(1, -(-len(lines) // points))
+    bins = [lines[at : at + width] for at in range(0, len(lines), width)]
+    return Series(
+        step=[float(part[-1].step) for part in bins],
+        seconds=[part[-1].seconds for part in bins],
+        reward=[mean([line.reward for line in part]) for part in bins],
+        lag_mean=[by_tokens(part, "lag_mean") for part in bins],
+        lag_max=[max((line.lag_max or 0.0 for line in part), default=None) for part in bins],
+        generated_per_second=_growth(bins),
+        tokens_per_second=[ratio(tokens, spent) for tokens, spent in _rates(bins)],
+        idle_share=[
+            ratio(sum(line.idle_seconds for line in part), sum(map(_spent, part))) for part in bins
+        ],
+        mismatch_k3=[by_tokens(part, "mismatch_k3") for part in bins],
+        ess=[by_tokens(part, "ess") for part in bins],
+    )
+
+
+def by_tokens(lines: Sequence[StepLine], name: str) -> float | None:
+    """The mean of a number of the steps, weighted by their tokens."""
+    return mean([getattr(line, name) for line in lines], [line.tokens for line in lines])
+
+
+def mean(values: Sequence[float | None], weights: Sequence[float] | None = None) -> float | None:
+    """The weighted mean of what is known; None where nothing is."""
+    weights = weights or [1.0] * len(values)
+    known = [(v, w) for v, w in zip(values, weights, strict=True) if v is not None]
+    return ratio(sum(v * w for v, w in known), sum(w for _, w in known))
+
+
+def ratio(part: float, whole: float) -> float | None:
+    """part / whole; None without a whole."""
+    return part / whole if whole else None
+
+
+def _spent(line: StepLine) -> float:
+    return line.busy_seconds + line.idle_seconds + line.other_seconds
+
+
+def _rates(bins: Sequence[Sequence[StepLine]]) -> Iterator[tuple[float, float]]:
+    before = 0.0
+    for part in bins:
+        yield sum(line.tokens for line in part), part[-1].seconds - before
+        before = part[-1].seconds
+
+
+def _growth(bins: Sequence[Sequence[StepLine]]) -> list[float | None]:
+    """Tokens generated a second, from the end of one bin to that of the next."""
+    out: list[float | None] = []
+    before = StepLine(step=0, generated_tokens=0)
+    for part in bins:
+        last = part[-1]
+        if before.generated_tokens is None or last.generated_tokens is None:
+            out.append(None)
+        else:
+            grown = last.generated_tokens - before.generated_tokens
+            out.append(ratio(grown, last.seconds - before.seconds))
+        before = last
+    return out

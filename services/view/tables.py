@@ -1,0 +1,108 @@
+"""The cards of report.html that are tables, and what tables are made of.
+
+A card that has nothing to show is empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+
+from services.view.plots import Part, bar
+from services.view.report import Point, Report
+from services.view.words import percent
+
+FATES = {
+    "trained": "blue",
+    "zero_signal": "pale",
+    "stale": "orange",
+    "failed": "red",
+    "scorer_error": "pink",
+    "superseded": "violet",
+    "late": "gold",
+    "cut": "teal",
+    "cancelled": "grey",
+}
+OTHER_FATE = "grey"
+
+
+def ledger(report: Report) -> str:
+    """One bar of fates, and their sums."""
+    if report.balanced is None:
+        return remark("The ledger is the server's, and no server could be reached.")
+    whole = report.ledger["generated"].tokens if "generated" in report.ledger else 0
+    fates = [(fate, s) for fate, s in report.ledger.items() if fate != "generated"]
+    fates.sort(key=lambda item: (item[0] != "trained", -item[1].tokens))
+    parts = [Part(fate, FATES.get(fate, OTHER_FATE), s.tokens) for fate, s in fates]
+    rows = "".join(
+        f'<tr><td><i class="swatch {FATES.get(fate, OTHER_FATE)}"></i>{escape(fate)}</td>'
+        f'<td class="n">{s.members:,}</td><td class="n">{s.tokens:,}</td>'
+        f'<td class="n">{percent(s.tokens / whole if whole else None)}</td></tr>'
+        for fate, s in fates
+    )
+    verdict = '<b class="yes">Balanced</b>' if report.balanced else '<b class="no">Off balance</b>'
+    generated = f"{whole:,} tokens generated, {report.in_flight_tokens:,} without a fate yet"
+    heads = _heads(("fate", ""), ("members", "n"), ("tokens", "n"), ("share", "n"))
+    return (
+        f'{bar(parts, whole=whole, width=960)}<p class="note">{verdict}: {generated}.</p>'
+        f"<table>{heads}{rows}</table>"
+    )
+
+
+def refused(report: Report) -> str:
+    """Members that were not trained, by reason."""
+    counts = report.members_refused
+    return bars(counts, "orange", _counted(counts)) if counts else remark("None was refused.")
+
+
+def restarts(report: Report) -> str:
+    """Who was started again, mostly for having died; empty where that is not known."""
+    if report.restarts is None:
+        return ""
+    counts = report.restarts
+    return bars(counts, "red", _counted(counts)) if counts else remark("None was.")
+
+
+def evaluation(report: Report) -> str:
+    """The held-out points as a table."""
+    if not report.evaluation:
+        return ""
+    names = ("version", "step", "seconds", "sampled", "greedy")
+    rows = "".join(
+        f'<tr><td class="n">{p.version}</td><td class="n">{p.step}</td>'
+        f'<td class="n">{p.seconds:.1f}</td><td class="n">{_sampled(p)}</td>'
+        f'<td class="n">{percent(p.greedy)}</td></tr>'
+        for p in report.evaluation
+    )
+    return f"<table>{_heads(*((name, 'n') for name in names))}{rows}</table>"
+
+
+def _sampled(point: Point) -> str:
+    error = "" if point.sampled_error is None else f" ± {point.sampled_error:.1%}"
+    return percent(point.sampled) + error
+
+
+def _counted(counts: Mapping[str, int]) -> dict[str, str]:
+    return {name: f"{count:,}" for name, count in counts.items()}
+
+
+def bars(values: Mapping[str, float], colour: str, told: Mapping[str, str]) -> str:
+    """A line each: the name, a bar beside the longest, and the number in words."""
+    most = max(map(abs, values.values()), default=0.0)
+    rows = "".join(
+        f"<tr><td>{escape(name)}</td>"
+        f'<td class="half">{bar([Part(name, colour, value)], whole=most, height=10)}</td>'
+        f'<td class="n">{escape(told[name])}</td></tr>'
+        for name, value in values.items()
+    )
+    return f"<table>{rows}</table>"
+
+
+def _heads(*names: tuple[str, str]) -> str:
+    cells = "".join(f'<th class="{kind}">{escape(name)}</th>' for name, kind in names)
+    return f"<tr>{cells}</tr>"
+
+
+def remark(text: str) -> str:
+    """A remark below what it is about."""
+    return f'<p class="note">{escape(text)}</p>'
