@@ -55,7 +55,7 @@ from services.inference.grading import KeptVersion, Point
 from services.training.backends.torch import TorchBackend
 from services.up.embedded import Embedded
 from services.up.spawn import Spawner
-from services.view.journal import Journal
+from services.view.journal import read_steps
 from services.view.machine import machine
 from services.view.report import Report
 from services.view.totals import by_label
@@ -172,7 +172,7 @@ def measure_lag(lag: int, url: str, options: argparse.Namespace) -> Figures:
     with contextlib.closing(Bus.connect(url, run.name)) as bus:
         snapshot = bus.snapshot()
     report = msgspec.json.decode((run.folder / "report.json").read_bytes(), type=Report)
-    lines = Journal(run.folder / "metrics.jsonl").read()
+    lines = read_steps(run.folder / "metrics.jsonl")
     ends = [StepEnd(line.seconds, line.tokens) for line in lines]
     points = [Graded(p.seconds, p.sampled) for p in report.evaluation if p.sampled is not None]
     zero_signal = report.ledger.get("zero_signal")

@@ -1,31 +1,33 @@
 """Health of the service in this container: exit code 0 once it is ready.
 
 Docker knows one state, so this says the other in words, which `docker inspect` keeps: "alive, not
-ready yet" (a model loads) is no "dead" (the loop hangs, or nothing answers). Standard library only:
-it runs every few seconds.
+ready: it starts" is no "dead" (the loop hangs, or nothing answers). Standard library only: it runs
+every few seconds.
 """
 
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPException
 from sys import exit
 
 PORT = 9464
 SECONDS = 4.0
 
 
-def asks(path: str) -> bool:
-    """Whether the answer is yes. Raises OSError where there is none."""
-    connection = HTTPConnection("127.0.0.1", PORT, timeout=SECONDS)
+def trouble(port: int, path: str) -> str:
+    """What the service says is wrong; empty where it says yes. Raises OSError, HTTPException."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=SECONDS)
     connection.request("GET", path)
-    return connection.getresponse().status == 200
+    reply = connection.getresponse()
+    return "" if reply.status == 200 else reply.read().decode().strip()
 
 
-def state() -> str:
-    """One of: ready; alive, not ready yet; dead, with what is known of it."""
+def state(port: int = PORT) -> str:
+    """It is ready, or alive, or dead; the latter two with the reason."""
     try:
-        if not asks("/healthz"):
-            return "dead: its loop makes no progress"
-        return "ready" if asks("/readyz") else "alive, not ready yet"
-    except OSError as exc:
+        if why := trouble(port, "/healthz"):
+            return f"dead: {why}"
+        why = trouble(port, "/readyz")
+        return f"alive, not ready: {why}" if why else "ready"
+    except (OSError, HTTPException) as exc:
         return f"dead, or not begun: {exc}"
 
 

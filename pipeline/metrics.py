@@ -73,6 +73,8 @@ class Metrics:
         self.prefix, self._of = f"sluice_{service}_", of
         self.registry = CollectorRegistry()
         self.declared: list[Declared] = []
+        self._counters: list[Counter] = []
+        self._gauges: list[Gauge] = []
         self._beside: list[Metrics] = []
         self._curves: dict[str, Curve] = {}
 
@@ -86,31 +88,23 @@ class Metrics:
 
     def counter(self, noun: str, text: str) -> Counter:
         """A number that only grows; `_total` is added to its name."""
-        self._declare("counter", f"{noun}_total", text)
-        return Counter(f"{self.prefix}{noun}", text, registry=self.registry)
+        return self._counter(noun, text, {})
 
     def counter_by(self, noun: str, text: str, **labels: Sequence[str]) -> Labelled[Counter]:
         """A counter for each combination of the labels' values."""
-        self._declare("counter", f"{noun}_total", text, **labels)
-        names = (*labels,)
-        return Labelled(
-            Counter(f"{self.prefix}{noun}", text, names, registry=self.registry), labels
-        )
+        return Labelled(self._counter(noun, text, labels), labels)
 
     def gauge(self, noun: str, text: str) -> Gauge:
         """A number that goes up and down."""
-        self._declare("gauge", noun, text)
-        return Gauge(f"{self.prefix}{noun}", text, registry=self.registry)
+        return self._gauge(noun, text, {})
 
     def gauge_by(self, noun: str, text: str, **labels: Sequence[str]) -> Labelled[Gauge]:
         """A gauge for each combination of the labels' values."""
-        self._declare("gauge", noun, text, **labels)
-        names = (*labels,)
-        return Labelled(Gauge(f"{self.prefix}{noun}", text, names, registry=self.registry), labels)
+        return Labelled(self._gauge(noun, text, labels), labels)
 
     def histogram(self, noun: str, text: str, bounds: Sequence[float]) -> Histogram:
         """How often a number was at most each of the bounds."""
-        self._declare("histogram", noun, text)
+        self._declare("histogram", noun, text, {})
         return Histogram(f"{self.prefix}{noun}", text, registry=self.registry, buckets=bounds)
 
     def curve(self, noun: str) -> Curve:
@@ -124,33 +118,44 @@ class Metrics:
 
     def totals(self) -> dict[str, float]:
         """Every counter by its short name, as in `tokens` or `loop_seconds{activity="busy"}`."""
-        return self._values("counter", "_total")
+        return self._values(self._counters, "_total")
 
     def gauges(self) -> dict[str, float]:
         """Every gauge by its short name."""
-        return self._values("gauge", "")
+        return self._values(self._gauges, "")
 
     def curves(self) -> dict[str, tuple[tuple[float, float], ...]]:
         """Every curve by its name, as points from the first step to the last."""
         return {noun: curve.points() for noun, curve in self._curves.items()}
+
+    def _counter(self, noun: str, text: str, labels: dict[str, Sequence[str]]) -> Counter:
+        self._declare("counter", f"{noun}_total", text, labels)
+        made = Counter(f"{self.prefix}{noun}", text, (*labels,), registry=self.registry)
+        self._counters.append(made)
+        return made
+
+    def _gauge(self, noun: str, text: str, labels: dict[str, Sequence[str]]) -> Gauge:
+        self._declare("gauge", noun, text, labels)
+        made = Gauge(f"{self.prefix}{noun}", text, (*labels,), registry=self.registry)
+        self._gauges.append(made)
+        return made
 
     def _declare(
         self,
         kind: Literal["counter", "gauge", "histogram"],
         noun: str,
         text: str,
-        **labels: Sequence[str],
+        labels: dict[str, Sequence[str]],
     ) -> None:
         self.declared.append(Declared(f"{self.prefix}{noun}", kind, labels, text))
 
-    def _values(self, kind: str, suffix: str) -> dict[str, float]:
+    def _values(self, metrics: Sequence[Counter | Gauge], suffix: str) -> dict[str, float]:
         out = {}
-        for family in self.registry.collect():
+        for family in (family for metric in metrics for family in metric.collect()):
             for sample in family.samples:
-                if family.type == kind and sample.name == family.name + suffix:
-                    labels = ",".join(f'{k}="{v}"' for k, v in sample.labels.items())
-                    name = family.name.removeprefix(self.prefix)
-                    out[f"{name}{{{labels}}}" if labels else name] = sample.value
+                labels = ",".join(f'{k}="{v}"' for k, v in sample.labels.items())
+                name = sample.name.removeprefix(self.prefix).removesuffix(suffix)
+                out[f"{name}{{{labels}}}" if labels else name] = sample.value
         return out
 
 

@@ -59,7 +59,7 @@ RIGHTS = {
     ),
     "training": Rights(
         acts=f"{_JOIN} lead collect commit refuse expire announce rollback finish",
-        commands="get hget hgetall zrangebyscore",
+        commands="get hget hgetall zcount zrange zrangebyscore",
         writes="*",
     ),
     "watch": Rights(

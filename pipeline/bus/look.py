@@ -54,15 +54,26 @@ def read_snapshot(scripts: Scripts) -> Snapshot:
 def read_start_steps(scripts: Scripts) -> tuple[Counter[int], Counter[int]]:
     """Groups that an engine has begun, by the step of its weights: those not whole yet, the whole.
 
-    At two moments: a group that becomes whole in between may be missing among the former.
+    Counted step by step, from the oldest that has one to the newest: it costs the same however many
+    groups there are. Not at one moment: a group that becomes whole meanwhile may be missing among
+    the former.
     """
-    live, ready = scripts.read(
-        ("ZRANGEBYSCORE", scripts.keys.live, "-inf", "8e15", "WITHSCORES"),
-        ("ZRANGEBYSCORE", scripts.keys.groups, "-inf", "+inf", "WITHSCORES"),
+    live, ready = scripts.keys.live, scripts.keys.groups
+    ends = scripts.read(
+        ("ZRANGE", live, 0, 0, "WITHSCORES"),
+        ("ZRANGE", live, "8e15", "-inf", "BYSCORE", "REV", "LIMIT", 0, 1, "WITHSCORES"),
     )
-    begun = Counter(int(float(step)) for step in live[1::2])
-    whole = Counter(int(float(order)) >> 32 for order in ready[1::2])
-    return begun - whole, whole
+    if not all(ends):
+        return Counter(), Counter()
+    oldest, newest = (int(float(score)) for _, score in ends)
+    steps = range(oldest, newest + 1)
+    counts = scripts.read(
+        *(("ZCOUNT", live, step, step) for step in steps),
+        *(("ZCOUNT", ready, step << 32, f"({(step + 1) << 32}") for step in steps),
+    )
+    halves = counts[: len(steps)], counts[len(steps) :]
+    begun, whole = (Counter(dict(zip(steps, half, strict=True))) for half in halves)
+    return begun - whole, +whole
 
 
 def read_letters(scripts: Scripts, count: int) -> tuple[Letter, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pipeline.ledger import in_flight
-from pipeline.watch.finding import Finding, count, megabytes
+from pipeline.watch.finding import Finding, megabytes, plural
 from pipeline.watch.look import Snapshot, present
 from pipeline.watch.seen import SERVICES, Seen
 from pipeline.watch.waits import MEMORY, memory, sure, unable
@@ -16,23 +16,23 @@ ADMISSION_SHARE = 0.75
 LEAST_DISK_BYTES = 1 << 28
 
 
-def imbalance(snapshot: Snapshot) -> str:
-    """What is wrong with the ledger; empty where it balances.
+def imbalance(snapshot: Snapshot) -> int:
+    """Tokens without a fate that nothing alive explains, or less than 0: fates without a token.
 
     While groups are alive, what has no fate yet may be theirs: then only a negative rest tells.
     """
     rest = in_flight(snapshot.ledger)
-    if rest < 0:
-        return f"the ledger does not balance: {-rest} tokens have a fate and were never generated"
-    if rest > 0 and snapshot.places.alive == 0:
-        return f"the ledger does not balance: {rest} tokens have no fate, and nothing is alive"
-    return ""
+    return 0 if rest > 0 and snapshot.places.alive else rest
 
 
 def of_ledger(snapshot: Snapshot) -> Iterator[Finding]:
     """Books that do not balance."""
-    if sentence := imbalance(snapshot):
-        yield Finding(LEDGER, "", sentence)
+    rest = imbalance(snapshot)
+    if rest:
+        what = "have no fate, and nothing is alive"
+        if rest < 0:
+            what = "have a fate and were never generated"
+        yield Finding(LEDGER, "", f"the ledger does not balance: {abs(rest):,} tokens {what}")
 
 
 def of_server(snapshot: Snapshot) -> Iterator[Finding]:
@@ -60,7 +60,7 @@ def of_processes(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _of_process(seen: Seen) -> Iterator[tuple[str, str]]:
     if seen.silent:
-        leases = f"holds {count(seen.held, 'lease')} and " if seen.held else ""
+        leases = f"holds {plural(seen.held, 'lease')} and " if seen.held else ""
         yield "silent", f"{leases}has been {unable(seen)}"
     if seen.stalled:
         yield "stalled", f"has made {unable(seen)}"

@@ -20,7 +20,7 @@ class Finding(NamedTuple):
     grave: bool = True
 
 
-def count(number: int, noun: str) -> str:
+def plural(number: int, noun: str) -> str:
     """1 lease, 2 leases."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 

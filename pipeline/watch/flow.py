@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from pipeline.watch.advice import work_of
-from pipeline.watch.finding import Finding, count, listed
+from pipeline.watch.finding import Finding, listed, plural
 from pipeline.watch.look import Snapshot
 from pipeline.watch.waits import (
     COMPLETIONS,
@@ -34,7 +34,7 @@ def hung_scorers(among: Mapping[str, Stage]) -> Iterator[Finding]:
     for seen in among["scoring"].able:
         if hangs(seen):
             name, members = seen.beat.instance, int(seen.beat.gauges.get("waiting_members", 0))
-            hands = f" of the {count(members, 'member')} that they have" if members else ""
+            hands = f" of the {plural(members, 'member')} that they have" if members else ""
             judged = f"have judged none{hands} for {seen.waited_seconds:.0f} s"
             yield Finding("scorers", name, f"the scorers of {name} {judged}", grave=False)
 
@@ -56,7 +56,7 @@ def slow_scoring(snapshot: Snapshot, among: Mapping[str, Stage]) -> Iterator[Fin
     is_idle = COMPLETIONS in scoring.waits
     if seconds >= SLOW_SECONDS and not is_idle and GROUPS in training.waits:
         sentence = (
-            f"scoring is too slow: {count(snapshot.completions, 'completion')} to score at"
+            f"scoring is too slow: {plural(snapshot.completions, 'completion')} to score at"
             f" {rate:.3g} a second are {seconds:.0f} s of work, and training waits for groups"
         )
         yield Finding("slow", "scoring", sentence, grave=False)
@@ -74,7 +74,7 @@ def small_window(snapshot: Snapshot, among: Mapping[str, Stage]) -> Iterator[Fin
     at_work = any(stage.able and not stage.waits for stage in among.values())
     if snapshot.places.alive >= snapshot.window and idle and starves and at_work:
         sentence = (
-            f"the window is too small: all {count(snapshot.window, 'place')} are out while"
+            f"the window is too small: all {plural(snapshot.window, 'place')} are out while"
             f" {listed(idle)} idles and training waits for groups; a larger lag.max widens it"
         )
         yield Finding("window", "", sentence, grave=False)
@@ -83,15 +83,15 @@ def small_window(snapshot: Snapshot, among: Mapping[str, Stage]) -> Iterator[Fin
 def no_more_data(snapshot: Snapshot) -> Iterator[Finding]:
     """Nothing is admitted any more."""
     if snapshot.state.eof:
-        left, cursor = count(snapshot.places.alive, "group"), snapshot.state.cursor
-        sentence = f"the data is at its end after {count(cursor, 'prompt')}, with {left} to go"
+        left, cursor = plural(snapshot.places.alive, "group"), snapshot.state.cursor
+        sentence = f"the data is at its end after {plural(cursor, 'prompt')}, with {left} to go"
         yield Finding("data", "", sentence, grave=False)
 
 
 def letters(snapshot: Snapshot) -> Iterator[Finding]:
     """Work that was given up."""
     if snapshot.dead_letters:
-        sentence = f"{count(snapshot.dead_letters, 'dead letter')} to read"
+        sentence = f"{plural(snapshot.dead_letters, 'dead letter')} to read"
         yield Finding("letters", "", sentence, grave=False)
 
 

@@ -14,7 +14,7 @@ from pipeline.bus.bus import Bus
 from pipeline.ledger import FATES, GENERATED, Sum, in_flight
 from pipeline.metrics import Metrics
 from pipeline.protocols import DEVICES
-from pipeline.watch import SERVICES, Places, Seen, Snapshot, newest, processes
+from pipeline.watch import SERVICES, Seen, Snapshot, imbalance, newest, processes
 
 PLACES = ("prompts", "open", "groups")
 WAYS = ("flight", "queue")
@@ -142,9 +142,8 @@ class RunNumbers:
                 self.members.labels(fate=fate).inc(self._grown(f"members of {fate}", sums.members))
                 for kind, price in prices.items():
                     self.seconds.labels(fate=fate, device=kind).inc(tokens * price)
-        rest = in_flight(ledger)
-        self.in_flight.set(rest)
-        self.unbalanced.set(_unbalanced(rest, snapshot.places))
+        self.in_flight.set(in_flight(ledger))
+        self.unbalanced.set(abs(imbalance(snapshot)))
 
     def _grown(self, name: str, now: float) -> float:
         """By how much since the last look; a server that was put back takes nothing back."""
@@ -161,11 +160,6 @@ def _state(seen: Seen) -> str:
 def _mean(counts: Mapping[int, int]) -> float:
     number = sum(counts.values())
     return sum(value * n for value, n in counts.items()) / number if number else 0.0
-
-
-def _unbalanced(rest: int, places: Places) -> int:
-    """While groups are alive, what has no fate yet may be theirs."""
-    return abs(rest) if rest < 0 or not places.alive else 0
 
 
 def _prices(engines: Iterable[Seen]) -> dict[str, float]:

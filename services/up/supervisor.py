@@ -13,6 +13,7 @@ from pipeline.errors import SluiceError
 from pipeline.logs import in_text
 from pipeline.serve import EXIT_DONE, EXIT_FAILED, EXIT_FENCED, EXIT_INPUT
 from pipeline.watch import Snapshot
+from pipeline.watch.finding import plural
 from services.up.placement import Process
 from services.up.silence import Silence
 from services.up.spawn import Popen, Spawner, last_line
@@ -162,8 +163,7 @@ class Supervisor:
             # Of others it is a death like any other: they lead nothing.
             raise ChildFailed(f"{name} gave way{words}", EXIT_FENCED)
         if child.restarts >= self._limit:
-            restarts = "1 restart" if child.restarts == 1 else f"{child.restarts} restarts"
-            often = f" after {restarts}" if child.restarts else ""
+            often = f" after {plural(child.restarts, 'restart')}" if child.restarts else ""
             raise ChildFailed(f"{name} {how}{often}{words}")
         child.restarts += 1
         self.events.append(

@@ -22,7 +22,7 @@ from services.view.machine import machine
 from services.view.outcome import Outcome
 from services.view.report import Fate, Point, Report
 from services.view.scene import lags, sentences
-from services.view.series import by_tokens, ratio, thin
+from services.view.series import by_tokens, largest_lag, ratio, thin
 
 TIMED = ("inference", "training")
 Part = dict[str, Any]
@@ -82,11 +82,11 @@ def _standing(source: Source) -> Part:
         "made": _hour(datetime.now(UTC)),
         "steps": snapshot.state.step if snapshot else step,
         "target_steps": source.run.steps if source.run else None,
-        "versions": snapshot.state.version + 1 if snapshot else step + 1,
     }
 
 
 def _learned(lines: Sequence[StepLine], points: Sequence[Point]) -> Part:
+    trained = _trained(lines)
     return {
         "training_reward_first": lines[0].reward if lines else None,
         "training_reward_last": lines[-1].reward if lines else None,
@@ -97,14 +97,14 @@ def _learned(lines: Sequence[StepLine], points: Sequence[Point]) -> Part:
         "mismatch_k3": by_tokens(lines, "mismatch_k3"),
         "ess": by_tokens(lines, "ess"),
         "share_of_members_spanning_versions": ratio(
-            sum(line.members_spanning for line in lines), sum(line.members for line in lines)
+            sum(line.members_spanning for line in trained), sum(line.members for line in trained)
         ),
     }
 
 
 def _lag(source: Source) -> Part:
     lines, counts = source.lines, Counter[int]()
-    for line in lines:
+    for line in _trained(lines):
         counts.update(dict(line.lag_tokens))
     snapshot = source.snapshot
     told = {str(lag): counts[lag] for lag in sorted(counts)}
@@ -113,7 +113,7 @@ def _lag(source: Source) -> Part:
     limit = snapshot.lag_max if snapshot else None
     return {
         "lag_mean": by_tokens(lines, "lag_mean"),
-        "lag_max": max((x for line in lines if (x := line.lag_max) is not None), default=None),
+        "lag_max": largest_lag(lines),
         "lag_limit": source.run.lag.max if source.run else limit,
         "lag_tokens": told,
     }
@@ -126,7 +126,7 @@ def _fates(source: Source) -> Part:
         for line in source.lines:
             refused.update(line.refused)
         return {
-            "members_trained": round(sum(line.members for line in source.lines)),
+            "members_trained": round(sum(line.members for line in _trained(source.lines))),
             "members_refused": dict(sorted(refused.items())),
             "ledger": {},
             "in_flight_tokens": 0,
@@ -145,20 +145,21 @@ def _fates(source: Source) -> Part:
 def _rates(source: Source, seconds: float) -> Part:
     snapshot = source.snapshot
     if snapshot is None:
-        tokens = sum(line.tokens for line in source.lines)
+        trained = _trained(source.lines)
+        tokens = sum(line.tokens for line in trained)
         return {
-            "skipped_steps": 0,
+            "skipped_steps": len(source.lines) - len(trained),
             "flips": None,
             "tokens_per_second": {"generated": None, "trained": ratio(tokens, seconds)},
         }
     engines, trainers = (processes(snapshot.beats, service) for service in TIMED)
-    trained = snapshot.ledger.get("trained", Sum(0, 0)).tokens
+    done = snapshot.ledger.get("trained", Sum(0, 0)).tokens
     return {
         "skipped_steps": int(totals.total(trainers, "skipped_steps")),
         "flips": int(totals.total(engines, "flips")),
         "tokens_per_second": {
             "generated": ratio(generated(snapshot.ledger), seconds),
-            "trained": ratio(trained, seconds),
+            "trained": ratio(done, seconds),
         },
     }
 
@@ -196,6 +197,10 @@ def _began(lines: Sequence[StepLine]) -> str:
     if first is None or not first.time:
         return ""
     return _hour(datetime.fromtimestamp(first.time - first.seconds, UTC))
+
+
+def _trained(lines: Sequence[StepLine]) -> list[StepLine]:
+    return [line for line in lines if line.finite]
 
 
 def _hour(at: datetime) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pipeline.ledger import GENERATED
+from pipeline.watch.finding import plural
 from services.view.outcome import shares
 from services.view.report import Report
-from services.view.words import NO_BREAK, duration, figure, percent, plural
+from services.view.words import NO_BREAK, duration, figure, percent
 
 
 def headline(report: Report) -> str:
@@ -27,8 +28,7 @@ def headline(report: Report) -> str:
 
 def _skipped(report: Report) -> str:
     count = report.skipped_steps
-    were = "was" if count == 1 else "were"
-    return f"; {plural(count, 'step')} {were} skipped: gradient not finite" if count else ""
+    return f"; {plural(count, 'step')} more did nothing: skipped" if count else ""
 
 
 def _without_a_step(report: Report) -> str:

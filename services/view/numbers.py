@@ -8,11 +8,12 @@ from rich.text import Text
 
 from pipeline.ledger import GENERATED, in_flight
 from pipeline.watch import Snapshot, imbalance
+from pipeline.watch.finding import plural
 from services.view import totals
 from services.view.blocks import crop
 from services.view.rates import Rates
 from services.view.scene import Scene, sentences, trainer
-from services.view.words import figure, plural, rough
+from services.view.words import figure, rough
 
 NAME = 10
 """Room for the name of a line."""

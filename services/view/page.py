@@ -11,10 +11,11 @@ from importlib.metadata import version
 from pathlib import Path
 from string import Template
 
+from pipeline.watch.finding import plural
 from services.view import cards, settings, tables
 from services.view.headline import headline
 from services.view.report import Report, read
-from services.view.words import NO_BREAK, duration, figure, percent, plural
+from services.view.words import NO_BREAK, duration, figure, percent
 
 TEMPLATE = Path(__file__).with_name("report.html")
 NO_STEPS = '<p class="note">No steps yet.</p>'

@@ -15,12 +15,12 @@ from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
+from pipeline.watch.finding import plural
 from services.view.charts import charts
 from services.view.numbers import notes, numbers, progress
 from services.view.outcome import standing
 from services.view.processes import lines_of, table
 from services.view.scene import Scene
-from services.view.words import plural
 
 FRAME_WIDTH, FRAME_HEIGHT = 4, 2
 LEAST_CHART, PLAIN_CHART, MOST_CHART = 3, 6, 12

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from rich.text import Text
 
-from pipeline.watch import ENDED, Seen, newest
+from pipeline.watch import Seen, newest
 from pipeline.watch.advice import UNITS
 from services.view.blocks import Column, columns
 from services.view.rates import Pace, Rates
@@ -93,21 +93,20 @@ def _waits(group: Sequence[Seen]) -> Text:
 
 
 def _since(seen: Seen) -> Text:
-    known = seen.beat.waiting_for != ENDED and not seen.silent
-    told = known and seen.waited_seconds >= SINCE_SECONDS
+    told = seen.condition == "waits" and seen.waited_seconds >= SINCE_SECONDS
     return Text(f" for {rough(seen.waited_seconds)}" if told else "", "dim")
 
 
 def _does(seen: Seen) -> Text:
-    beat = seen.beat
-    if seen.quarantined:
-        return Text(f"quarantined: {seen.quarantined}", "red")
-    if beat.waiting_for == ENDED:
-        return Text(ENDED, "dim")
-    if not seen.alive:
-        return Text("dead", "red")
-    if seen.silent:
-        return Text(f"silent for {rough(seen.age_seconds)}", "red")
-    if seen.stalled:
-        return Text(f"stuck for {rough(seen.turn_seconds)}", "red")
-    return Text(beat.waiting_for) if beat.waiting_for else Text("at work", "dim")
+    match seen.condition:
+        case "waits":
+            return Text(seen.beat.waiting_for or "")
+        case "works":
+            return Text("at work", "dim")
+        case "silent":
+            return Text(f"silent for {rough(seen.age_seconds)}", "red")
+        case "stalled":
+            return Text(f"stalled for {rough(seen.turn_seconds)}", "red")
+        case "quarantined":
+            return Text(f"quarantined: {seen.quarantined}", "red")
+    return Text(seen.condition, "dim" if seen.ended else "red")

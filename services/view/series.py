@@ -24,9 +24,7 @@ class Series(Struct, frozen=True, kw_only=True):
     lag_max: list[float | None] = []
     generated_per_second: list[float | None] = []
     tokens_per_second: list[float | None] = []
-    idle_share: list[float | None] = []
     mismatch_k3: list[float | None] = []
-    ess: list[float | None] = []
 
 
 def thin(lines: Sequence[StepLine], points: int = SERIES_POINTS) -> Series:
@@ -38,20 +36,21 @@ def thin(lines: Sequence[StepLine], points: int = SERIES_POINTS) -> Series:
         seconds=[part[-1].seconds for part in bins],
         reward=[mean([line.reward for line in part]) for part in bins],
         lag_mean=[by_tokens(part, "lag_mean") for part in bins],
-        lag_max=[max((line.lag_max or 0.0 for line in part), default=None) for part in bins],
+        lag_max=[largest_lag(part) for part in bins],
         generated_per_second=_growth(bins),
         tokens_per_second=[ratio(tokens, spent) for tokens, spent in _rates(bins)],
-        idle_share=[
-            ratio(sum(line.idle_seconds for line in part), sum(map(_spent, part))) for part in bins
-        ],
         mismatch_k3=[by_tokens(part, "mismatch_k3") for part in bins],
-        ess=[by_tokens(part, "ess") for part in bins],
     )
 
 
 def by_tokens(lines: Sequence[StepLine], name: str) -> float | None:
     """The mean of a number of the steps, weighted by their tokens."""
     return mean([getattr(line, name) for line in lines], [line.tokens for line in lines])
+
+
+def largest_lag(lines: Sequence[StepLine]) -> float | None:
+    """Of the oldest token of all; None where no step knows."""
+    return max((lag for line in lines if (lag := line.lag_max) is not None), default=None)
 
 
 def mean(values: Sequence[float | None], weights: Sequence[float] | None = None) -> float | None:
@@ -66,14 +65,10 @@ def ratio(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-def _spent(line: StepLine) -> float:
-    return line.busy_seconds + line.idle_seconds + line.other_seconds
-
-
 def _rates(bins: Sequence[Sequence[StepLine]]) -> Iterator[tuple[float, float]]:
     before = 0.0
     for part in bins:
-        yield sum(line.tokens for line in part), part[-1].seconds - before
+        yield sum(line.tokens for line in part if line.finite), part[-1].seconds - before
         before = part[-1].seconds
 
 

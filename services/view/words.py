@@ -34,11 +34,6 @@ def percent(share: float | None) -> str:
     return "—" if share is None else f"{share:.1%}"
 
 
-def plural(count: int, noun: str) -> str:
-    """1 step, 2 steps."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
 def lag_figure(value: float | None) -> str:
     """A lag, or a dash before the first step."""
     return "—" if value is None else f"{value:.3g}"

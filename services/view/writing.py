@@ -9,7 +9,7 @@ from pipeline.run import Run
 from pipeline.watch import Snapshot
 from services.view import page, report
 from services.view.build import Source, build
-from services.view.journal import Journal
+from services.view.journal import read_steps
 from services.view.outcome import Outcome
 from services.view.report import Report
 
@@ -28,7 +28,7 @@ def gather(
         name=run.name,
         run=run,
         snapshot=snapshot,
-        lines=Journal(folder / "metrics.jsonl").read(),
+        lines=read_steps(folder / "metrics.jsonl"),
         points=report.read_points(folder / "evaluation.json"),
         outcome=outcome,
         started=started,

@@ -22,7 +22,8 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -164,15 +165,16 @@ class Test:
         self.await_targets({"inference": 1})
 
     def down_and_up_goes_on(self) -> None:
-        """Asked to stop, every service ends well; a second `up` goes on with the same run.
+        """Asked to stop, every service ends well; `up` after `down` goes on with the same run.
 
         How many steps it is to make may have changed meanwhile.
         """
-        self.stack.compose("stop", *SERVICES)
-        codes = {service: self.exit_codes(service) for service in SERVICES}
-        expect(all(set(c) == {0} for c in codes.values()), f"exit codes of a stop: {codes}")
-        before = int(self.state()["step"])
-        self.stack.compose("down")
+        with self.leaving_no_process():
+            self.stack.compose("stop", *SERVICES)
+            codes = {service: self.exit_codes(service) for service in SERVICES}
+            expect(all(set(c) == {0} for c in codes.values()), f"exit codes of a stop: {codes}")
+            before = int(self.state()["step"])
+            self.stack.compose("down")
         self.steps = max(STEPS, before + MORE_STEPS)
         write_run(self.folder, self.steps)
         self.up()
@@ -230,22 +232,28 @@ class Test:
         expect(int(self.state()["step"]) == self.steps, "a run that was done made another step")
 
     def down_leaves_nothing(self) -> None:
-        """No container, no volume, no network, and no process."""
-        processes = self.stack.processes()
-        self.stack.compose("--profile", "*", "down", "--volumes", "--remove-orphans")
+        """No container, no volume and no network."""
+        with self.leaving_no_process():
+            self.stack.compose("--profile", "*", "down", "--volumes", "--remove-orphans")
         label = f"label=com.docker.compose.project={self.stack.project}"
         for kind in ("container", "volume", "network"):
             everything = ("-a",) if kind == "container" else ()
             left = self.stack.docker(kind, "ls", "-q", *everything, "--filter", label).stdout
             expect(not left, f"`down` leaves a {kind}: {left}")
-        alive = [pid for pid in processes if Path(f"/proc/{pid}").exists()]
-        expect(not alive or not is_local(), f"`down` leaves processes: {alive}")
 
     # What the acts are made of.
 
     def up(self, *words: str) -> None:
         """`docker compose up -d --wait`."""
         self.stack.compose("up", "-d", "--wait", *words)
+
+    @contextmanager
+    def leaving_no_process(self) -> Iterator[None]:
+        """Raises Failed where one of those that ran in the containers still does."""
+        processes = self.stack.processes()
+        yield
+        alive = [pid for pid in processes if Path(f"/proc/{pid}").exists()]
+        expect(not alive or not is_local(), f"`down` leaves processes: {alive}")
 
     def state(self) -> dict[str, str]:
         """Where the run stands."""

@@ -7,9 +7,9 @@ from planting import text_of
 
 from pipeline.bus.bus import Bus
 from pipeline.life import Life
+from pipeline.logs import configure_logs
 from pipeline.metrics import Metrics
 from pipeline.run import Scoring as ScoringKeys
-from pipeline.logs import configure_logs
 from services.scoring.judge import make_judge
 from services.scoring.metrics import Numbers
 from services.scoring.service import Scoring

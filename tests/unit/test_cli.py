@@ -26,3 +26,15 @@ def test_a_dry_run_shows_no_password(tmp_path: Path, command: str) -> None:
     assert done.exit_code == 0
     assert 'url = "redis://me:***@host:1/0?db=2"' in done.output
     assert "secret" not in done.output
+
+
+def test_the_rules_of_a_run_are_printed_without_a_server(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(RUN)
+    done = CliRunner().invoke(app, ["doctor", str(path), "--acl"])
+    assert done.exit_code == 0
+    assert [line.split()[:3] for line in done.output.splitlines()] == [
+        ["ACL", "SETUSER", f"run-{user}"]
+        for user in ("prompting", "inference", "scoring", "training", "watch")
+    ]
+    assert ">" not in done.output, "it carries no password"

@@ -6,12 +6,15 @@ What they do under one is `tests/compose`.
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from pipeline.metrics import Metrics
+from pipeline.serve import Http
 from services.process import IMPORT_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -97,3 +100,16 @@ def test_no_container_is_told_to_be_root_or_may_become_it() -> None:
         assert name in OURS or service["user"] not in ("root", "0")
         assert service["cap_drop"] == ["ALL"]
         assert service["security_opt"] == ["no-new-privileges:true"]
+
+
+def test_a_container_says_whether_its_service_is_ready_alive_or_dead() -> None:
+    state = runpy.run_path(str(ROOT / "docker" / "health.py"))["state"]
+    door = Http(Metrics("inference"))
+    port = int(door.address.rpartition(":")[2])
+    assert state(port) == "alive, not ready: it starts"
+    door.trouble = lambda: ""
+    assert state(port) == "ready"
+    door.healthy = lambda: False
+    assert state(port) == "dead: its loop makes no progress"
+    door.close()
+    assert state(port).startswith("dead, or not begun: ")

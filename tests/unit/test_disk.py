@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -12,7 +14,9 @@ from threading import Barrier, Thread
 
 import pytest
 
-from pipeline.disk import new_file, new_folder, write
+from pipeline.disk import free_bytes, new_file, new_folder, write
+from pipeline.metrics import Metrics
+from services.training.metrics import Numbers
 
 fork = multiprocessing.get_context("fork")
 New = Callable[[Path], AbstractContextManager[Path]]
@@ -127,3 +131,16 @@ def test_what_others_call_partial_is_not_ours(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     write(tmp_path / "one", b"")
     assert {path.name for path in tmp_path.iterdir()} == {"one", *others}
+
+
+def test_what_is_left_where_a_folder_will_be_is_what_is_left_around_it(tmp_path: Path) -> None:
+    here = shutil.disk_usage(tmp_path).free
+    assert free_bytes(tmp_path / "not" / "yet") == pytest.approx(here, rel=0.05)
+
+
+def test_a_trainer_tells_what_is_left_once_it_knows_its_folder(tmp_path: Path) -> None:
+    metrics = Metrics("training")
+    numbers = Numbers(metrics)
+    assert math.isnan(metrics.gauges()["disk_free_bytes"])
+    numbers.folder = tmp_path
+    assert metrics.gauges()["disk_free_bytes"] > 0
