@@ -28,7 +28,8 @@ def headline(report: Report) -> str:
 
 def _skipped(report: Report) -> str:
     count = report.skipped_steps
-    return f"; {plural(count, 'step')} more did nothing: skipped" if count else ""
+    were = "was" if count == 1 else "were"
+    return f"; {plural(count, 'step')} {were} skipped: no usable gradient" if count else ""
 
 
 def _without_a_step(report: Report) -> str:

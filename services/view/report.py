@@ -37,7 +37,7 @@ class Report(Struct, frozen=True, kw_only=True):
     `reward_*` and `greedy_*` are held-out means, of samples as in the run and of greedy answers;
     `training_reward_*` are those of the first and the last step's own groups.
     `tokens_per_second` is over `seconds`; medians of several engines are the median engine's.
-    `skipped_steps` had no finite gradient, or nothing to learn from. `members_refused` is by fate. `balanced`: every token
+    `skipped_steps` had no usable gradient. `members_refused` is by fate. `balanced`: every token
     generated has one fate; while groups are alive, those without one may be theirs; None where the
     ledger was out of reach, and so is all that only the server knows. `lag_tokens` were trained, by
     lag; `idle_seconds` are by service and by what it waited for. `now` and `advice` are what there

@@ -19,7 +19,7 @@ from pipeline.watch import Places, State, explain
 from services.view import page, plots, report
 from services.view.build import Source, build
 from services.view.headline import headline, summary
-from services.view.journal import Journal, StepLine
+from services.view.journal import StepLine, read_steps
 from services.view.outcome import Outcome
 from services.view.series import thin
 from services.view.words import NO_BREAK
@@ -150,7 +150,7 @@ def test_skipped_steps_are_in_the_headline() -> None:
     beat = replace(BEATS[0].beat, totals=BEATS[0].beat.totals | {"skipped_steps": 2.0})
     seen = replace(snapshot(), beats=(replace(BEATS[0], beat=beat), *BEATS[1:]))
     told = made(snapshot=seen, points=())
-    assert headline(told).endswith("; 2 steps were skipped: gradient not finite.")
+    assert headline(told).endswith("; 2 steps were skipped: no usable gradient.")
     assert "skipped" not in headline(made())
 
 
@@ -170,6 +170,15 @@ def test_a_password_does_not_leave_the_run() -> None:
     told = made(run=run)
     assert told.config["bus"]["url"] == "redis://me:***@host:6379/0"
     assert "secret" not in page.render(told)
+
+
+def test_what_a_skipped_step_consumed_was_not_trained() -> None:
+    skipped = replace(LINES[1], step=1, seconds=6.0, finite=False)
+    told = made(snapshot=None, lines=(LINES[0], skipped, LINES[1]), restarts=None)
+    assert (told.members_trained, told.skipped_steps) == (16, 1)
+    assert told.tokens_per_second["trained"] == 900 / 9
+    assert told.series.tokens_per_second == [75.0, 0.0, 200.0]
+    assert told.lag_tokens == {"0": 360, "1": 540}
 
 
 def test_many_steps_become_few_points_and_keep_their_extremes() -> None:
@@ -247,7 +256,7 @@ def test_who_was_started_again_is_told_by_who_starts_or_else_by_the_beats() -> N
 def test_without_its_server_a_run_is_what_its_folder_knows() -> None:
     unknown = Outcome("unknown", "as far as its folder knows")
     told = made(snapshot=None, outcome=unknown, restarts=None)
-    assert (told.steps, told.versions, told.seconds) == (2, 3, 9.0)
+    assert (told.steps, told.seconds) == (2, 9.0)
     assert (told.members_trained, told.members_refused) == (16, {"stale": 2})
     assert told.tokens_per_second == {"generated": None, "trained": 100.0}
     text = page.render(told)
@@ -263,6 +272,7 @@ def test_a_report_from_afar_has_steps_for_seconds_and_no_configuration() -> None
     text = page.render(made(run=None, lines=steps, points=()))
     assert ">step</text>" in text
     assert "Configuration" not in text
+    assert "Lag by step" not in text, "nobody told it"
 
 
 def test_a_long_run_is_told_in_a_unit_that_suits_it() -> None:
@@ -352,11 +362,10 @@ def test_a_line_that_is_still_being_written_is_read_once_it_is_whole(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "metrics.jsonl"
-    journal = Journal(path)
-    assert journal.read() == []
+    assert read_steps(path) == []
     path.write_text('{"step": 1, "unknown": 7, "tokens": 40.0}\nnot json\n{"st')
-    assert [line.step for line in journal.read()] == [1]
+    assert [line.step for line in read_steps(path)] == [1]
     assert "unreadable line" in caplog.text
     with path.open("a") as file:
         file.write('ep": 2, "reward": null}\n')
-    assert [line.step for line in journal.read()] == [1, 2]
+    assert [line.step for line in read_steps(path)] == [1, 2]

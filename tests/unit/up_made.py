@@ -111,8 +111,6 @@ LINES = (
         mismatch_k3=0.004,
         ess=0.7,
         refused={"stale": 2},
-        busy_seconds=3.0,
-        idle_seconds=1.0,
     ),
 )
 
