@@ -25,7 +25,7 @@ smollm2: .venv/smollm2 ## Ten steps of a chat model of 135 M parameters, convert
 	$(BIN)/sluice up examples/smollm2.toml
 
 test: .venv/test ## Run every test.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 mutants: .venv/test ## Break each invariant of docs/architecture.md: a test must see it (some minutes).
 	$(BIN)/python -m tests.mutants

@@ -49,7 +49,7 @@ from pipeline.bus.bus import Bus
 from pipeline.config import load
 from pipeline.machine import cores
 from pipeline.run import Run
-from pipeline.watch import Snapshot, processes
+from pipeline.watch import Snapshot, by_label, processes
 from services.inference.evaluation import side_by_side
 from services.inference.grading import KeptVersion, Point
 from services.training.backends.torch import TorchBackend
@@ -58,7 +58,6 @@ from services.up.spawn import Spawner
 from services.view.journal import read_steps
 from services.view.machine import machine
 from services.view.report import Report
-from services.view.totals import by_label
 
 ROOT = Path(__file__).resolve().parent.parent
 DEMO = ROOT / "examples" / "demo.toml"

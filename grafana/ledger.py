@@ -110,8 +110,8 @@ BOARD = Board(
         ),
         Panel(
             "Core- and GPU-seconds by fate",
-            "What generating them cost, since the trainer began to look: tokens of a fate times "
-            "what a token costs on average.",
+            "What generating them cost, since the run began: tokens of a fate times what a token "
+            "costs on average.",
             (
                 Query(
                     gauge(

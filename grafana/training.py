@@ -185,12 +185,12 @@ BOARD = Board(
         ),
         Panel(
             "Refused, by length",
-            "Members refused whole since the trainer began, by the length of their completion. "
-            "Long ones in front: they are too slow for `lag.max`.",
+            "Members refused whole since the trainer began, by the length of their completion: up "
+            "to so many tokens. Long ones in front: they are too slow for `lag.max`.",
             (
                 Query(
                     gauge("sluice_training_refused_by_length_members_total", by="tokens"),
-                    "up to {{tokens}} tokens",
+                    "{{tokens}}",
                 ),
             ),
             unit="short",
@@ -198,8 +198,8 @@ BOARD = Board(
             kind="bargauge",
         ),
         Panel(
-            "Masked tokens",
-            "Tokens that were not trained, of all that came, by reason.",
+            "Tokens not trained",
+            "Of members refused whole, or masked: their share of all tokens that came, by reason.",
             (
                 Query(
                     most_common(

@@ -26,9 +26,6 @@ from pipeline.curve import Curve
 OTHER = "other"
 """The value of a label that was not declared."""
 
-LENGTHS = tuple(2**n for n in range(4, 17))
-"""Bounds of histograms of completions, in tokens."""
-
 C = TypeVar("C", Counter, Gauge)
 
 

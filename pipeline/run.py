@@ -202,7 +202,7 @@ class Run(Section, frozen=True, kw_only=True):
     """Of the run: its folder under runs/, and its keys in Redis."""
     steps: Positive
     """Optimizer steps after which the run is done."""
-    seed: int = 0
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] = 0
     """Of the order of the data and of every member's noise."""
     weights: Spec = "shm"
     """How new weights travel: shm (one machine), files (a `folder` that all machines share)."""

@@ -18,7 +18,16 @@ from pipeline.watch.look import (
     State,
     present,
 )
-from pipeline.watch.seen import ENDED, SERVICES, SILENT_SECONDS, Seen, newest, processes
+from pipeline.watch.seen import (
+    ENDED,
+    SERVICES,
+    SILENT_SECONDS,
+    Seen,
+    by_label,
+    newest,
+    processes,
+    total,
+)
 
 __all__ = [
     "ENDED",
@@ -36,11 +45,13 @@ __all__ = [
     "State",
     "advise",
     "beginning",
+    "by_label",
     "explain",
     "findings",
     "imbalance",
     "newest",
     "present",
     "processes",
+    "total",
     "troubles",
 ]

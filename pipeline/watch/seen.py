@@ -1,7 +1,8 @@
-"""One process as its last beat left it, and which of many beats still count."""
+"""One process as its last beat left it, which of many beats still count, and sums over them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from msgspec import Struct
@@ -14,6 +15,7 @@ SILENT_SECONDS = 5.0
 """A beat comes once a second. After so long without one something is wrong, lease or not."""
 FORGOTTEN_SECONDS = 600.0
 """A process that died without a word is no news for longer, once others have its work."""
+_LABEL = re.compile(r'^(\w+)\{\w+="([^"]*)"\}$')
 
 
 class Seen(Struct, frozen=True, kw_only=True):
@@ -95,6 +97,22 @@ def processes(beats: Iterable[Seen], service: str = "") -> list[Seen]:
         if service in ("", seen.beat.service):
             last.setdefault(seen.process, seen)
     return list(last.values())
+
+
+def total(beats: Iterable[Seen], name: str) -> float:
+    """One counter added up."""
+    return sum(seen.beat.totals.get(name, 0.0) for seen in beats)
+
+
+def by_label(beats: Iterable[Seen], name: str) -> dict[str, float]:
+    """A counter with one label, added up by its values, as in `refused_members`."""
+    out: dict[str, float] = {}
+    for seen in beats:
+        for key, value in seen.beat.totals.items():
+            match = _LABEL.match(key)
+            if match and match[1] == name:
+                out[match[2]] = out.get(match[2], 0.0) + value
+    return out
 
 
 def place_of(service: str) -> int:

@@ -14,9 +14,11 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from pipeline import disk
 from pipeline.errors import ConfigError, SluiceError
 from pipeline.machine import cores
 from pipeline.run import Run
@@ -35,7 +37,14 @@ def evaluate(run: Run, *, base: bool = False) -> None:
     for point in side_by_side(run, kept_versions(folder)):
         points.append(msgspec.to_builtins(point))
         print(point.sentence(), flush=True)
-    (folder / "evaluation.json").write_text(json.dumps({"points": points}, indent=1) + "\n")
+    _write({"points": points}, folder / "evaluation.json")
+
+
+def _write(points: dict[str, Any], path: Path) -> None:
+    try:
+        disk.write(path, (json.dumps(points, indent=1) + "\n").encode())
+    except OSError as exc:
+        raise SluiceError(f"{path} cannot be written ({exc.strerror})") from exc
 
 
 def grade_base(run: Run) -> Point:

@@ -9,11 +9,14 @@ from collections.abc import Iterable
 
 from pipeline.clock import Clock
 from pipeline.messages import Completion
-from pipeline.metrics import LENGTHS, Metrics
+from pipeline.metrics import Metrics
 from pipeline.protocols import DEVICES, Device, Engine, Flip, StepTimes
 from pipeline.watch.waits import FRESHER, PROMPTS, QUARANTINE, WEIGHTS
 
 KEPT_GAPS = 4096
+
+LENGTHS = tuple(2**n for n in range(4, 17))
+"""Bounds of the histogram of completions, in tokens."""
 
 CAUSES = (PROMPTS, WEIGHTS, FRESHER, QUARANTINE)
 """What an engine without work waits for."""
@@ -42,6 +45,10 @@ class Numbers:
         self.device_seconds = metrics.counter_by(
             "device_seconds", "Seconds of forward passes, times the cores or GPUs.", device=DEVICES
         )
+        self._declare_flips(metrics)
+        self._declare_gauges(metrics)
+
+    def _declare_flips(self, metrics: Metrics) -> None:
         self.flips = metrics.counter("flips", "Flips to new weights.")
         self.flip_seconds = metrics.counter("flip_seconds", "Seconds that flips took.")
         self.stage_seconds = metrics.counter(
@@ -54,7 +61,6 @@ class Numbers:
         self.stage_bytes = metrics.counter("stage_bytes", "Bytes of the versions flipped to.")
         self.wrong_flips = metrics.counter("wrong_flips", "Flips that were undone.")
         self.staging_errors = metrics.counter("staging_errors", "Versions that were not staged.")
-        self._declare_gauges(metrics)
 
     def _declare_gauges(self, metrics: Metrics) -> None:
         """Each is asked for when it is looked at; what an engine knows, once `watch` names it."""

@@ -37,17 +37,27 @@ class Wanted(NamedTuple):
 def wanted(told: str, overrides: Sequence[str] = ()) -> Wanted:
     """By a RUN.toml, by the folder of a run, or by its name alone; raises ConfigError."""
     path = Path(told)
-    for toml in (path, path / RUN_TOML, RUNS / told / RUN_TOML):
-        if toml.is_file():
-            run = config.load(toml, overrides)
-            own = toml.name == RUN_TOML and toml.parent.name == run.name
-            return Wanted(run.name, run, toml.parent if own else run.folder)
+    if toml := _toml(told):
+        run = config.load(toml, overrides)
+        own = toml.name == RUN_TOML and toml.parent.name == run.name
+        return Wanted(run.name, run, toml.parent if own else run.folder)
     if path.suffix == ".toml" or len(path.parts) > 1:
         raise ConfigError("RUN", told, rule="is not there", remedy="name a RUN.toml, or a run")
     if overrides:
         remedy = "name the run by its RUN.toml"
         raise ConfigError("--set", overrides[0], rule="overrides what is not there", remedy=remedy)
     return Wanted(told, None, RUNS / told)
+
+
+def _toml(told: str) -> Path | None:
+    """The RUN.toml that is meant, if it is here."""
+    path = Path(told)
+    places = (path, path / RUN_TOML, RUNS / told / RUN_TOML)
+    try:
+        return next((toml for toml in places if toml.is_file()), None)
+    except OSError as exc:  # too long for a file's name, for one
+        rule = f"cannot be looked for ({exc.strerror})"
+        raise ConfigError("RUN", told, rule=rule, remedy="name a RUN.toml, or a run") from exc
 
 
 @contextmanager

@@ -63,7 +63,15 @@ def _at_home(run: Run, folder: Path, snapshot: Snapshot | None) -> tuple[Report,
     if snapshot is None and former and former.steps >= known:
         save(_as_it_was(former), folder)
         return _as_it_was(former), page.draw(folder)
-    return write(source._replace(restarts=former.restarts if former else None), folder)
+    if snapshot and former and _saw_the_end(former, outcome, snapshot.state.step):
+        ended = Outcome(former.outcome, former.reason)
+        source = source._replace(outcome=ended, restarts=former.restarts)
+    return write(source, folder)
+
+
+def _saw_the_end(former: Report, now: Outcome, step: int) -> bool:
+    """Whether it was made when the run ended as it stands now: by `sluice up`, which knows why."""
+    return former.steps == step and now.word != "running" and former.outcome in ("failed", now.word)
 
 
 def _former(folder: Path) -> Report | None:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.live import Live
 
 from pipeline.bus.bus import Bus
+from pipeline.bus.connection import patience
 from pipeline.errors import SluiceError
 from pipeline.serve import EXIT_DONE
 from pipeline.watch import Snapshot
@@ -23,6 +24,8 @@ TURN_SECONDS = 1.0
 """Beats come once a second."""
 ONCE_SECONDS = 2.0
 """Between the two looks that a rate needs."""
+TRY_SECONDS = 1.0
+"""For a look, on the screen: while the server is gone, q is heard all the same."""
 HINT = "q leaves"
 
 
@@ -66,7 +69,8 @@ def _follow(bus: Bus, sight: Sight, console: Console) -> None:
             if "q" in keys.pressed(TURN_SECONDS).lower():
                 return
             try:
-                scene = sight.scene(bus.snapshot())
+                with patience(TRY_SECONDS):
+                    scene = sight.scene(bus.snapshot())
             except SluiceError as exc:  # a server that is started again is worth waiting for
                 scene = scene._replace(note=f"{exc}; what is shown is the last look")
 

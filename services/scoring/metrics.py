@@ -12,8 +12,13 @@ from pipeline.watch.waits import COMPLETIONS
 CAUSES = (COMPLETIONS,)
 """What scorers without work wait for."""
 
-REWARDS = (-10, -2, -1, -0.5, 0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 2, 10)
-"""Bounds of the buckets of the histogram: closest where most scorers' rewards are."""
+TENTHS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+REWARDS = (-10, -2, -1, -0.5, -0.01, 0, *TENTHS, 0.99, 1, 2, 10)
+"""Bounds of the buckets of the histogram: closest where most scorers' rewards are.
+
+A quantile is read off as if a bucket's rewards were spread over it, so those of 0 and of 1 have
+narrow ones.
+"""
 
 
 class Numbers:

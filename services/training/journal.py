@@ -11,6 +11,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, TextIO
 
+import msgspec
+
+from pipeline.errors import ConfigError
 from pipeline.ledger import total
 from services.training.considered import TRAINED, ZERO_SIGNAL
 from services.training.metrics import LENGTHS
@@ -58,7 +61,7 @@ class Journal:
         """The step and the reward of every line so far, where it had one."""
         with self._path.open(encoding="utf-8") as file:
             for line in map(json.loads, file):
-                if line["reward"] is not None:
+                if line.get("reward") is not None:
                     yield line["step"], line["reward"]
 
     def keep(self, version: int, step: int, *, last: bool = False) -> None:
@@ -112,13 +115,23 @@ def bucket(tokens: int) -> str:
 
 
 def _reopened(path: Path) -> tuple[dict[str, Any], TextIO]:
-    """The last whole line of a file of JSON lines, and the file, to go on behind it."""
+    """The last whole line of a file of JSON lines, and the file, to go on behind it.
+
+    Raises ConfigError where one of them is broken: whoever reads on may rely on them.
+    """
     written = path.read_bytes() if path.exists() else b""
     whole = written[: written.rfind(b"\n") + 1]
+    last: dict[str, Any] = {}
+    for number, line in enumerate(whole.splitlines(), start=1):
+        try:
+            last = msgspec.json.decode(line, type=dict[str, Any])
+        except msgspec.DecodeError as exc:
+            remedy = "remove that line, or move the file away"
+            rule = f"is no object of JSON ({exc})"
+            raise ConfigError(f"{path}, line {number}", None, rule=rule, remedy=remedy) from exc
     file = path.open("a", buffering=1)
     file.truncate(len(whole))
-    lines = whole.splitlines()
-    return (json.loads(lines[-1]) if lines else {}), file
+    return last, file
 
 
 def _finite(value: Any) -> Any:

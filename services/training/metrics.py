@@ -72,6 +72,12 @@ class Numbers:
         self.lags = metrics.counter_by(
             "lag_tokens", "Tokens that were trained, by their lag.", steps=LAGS
         )
+        self._declare_refusals(metrics)
+        self._declare_files(metrics)
+        self.shown = {one.key: metrics.gauge(one.noun, one.text) for one in SHOWN}
+        self.rewards = metrics.curve("reward")
+
+    def _declare_refusals(self, metrics: Metrics) -> None:
         self.refused_members = metrics.counter_by(
             "refused_members", "Members refused whole.", reason=REASONS
         )
@@ -84,14 +90,14 @@ class Numbers:
         self.refused_tokens = metrics.counter_by(
             "refused_tokens", "Tokens not trained.", reason=REASONS
         )
+
+    def _declare_files(self, metrics: Metrics) -> None:
         self.sink_missed = metrics.counter_by(
             "sink_missed_lines", "Lines of metrics.jsonl that a sink did not take.", sink=[*SINKS]
         )
         self.folder: Path | None = None
         free = metrics.gauge("disk_free_bytes", "Left on the disk of the run's folder.")
         free.set_function(self._disk_free)
-        self.shown = {one.key: metrics.gauge(one.noun, one.text) for one in SHOWN}
-        self.rewards = metrics.curve("reward")
 
     def observe(self, line: Mapping[str, Any]) -> None:
         """One step, as metrics.jsonl has it."""

@@ -7,14 +7,14 @@ is no trainer there are none, and an alert says so.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from pipeline.bus.bus import Bus
 from pipeline.ledger import FATES, GENERATED, Sum, in_flight
 from pipeline.metrics import Metrics
 from pipeline.protocols import DEVICES
-from pipeline.watch import SERVICES, Seen, Snapshot, imbalance, newest, processes
+from pipeline.watch import SERVICES, Seen, Snapshot, by_label, imbalance, newest, processes, total
 
 PLACES = ("prompts", "open", "groups")
 WAYS = ("flight", "queue")
@@ -162,10 +162,8 @@ def _mean(counts: Mapping[int, int]) -> float:
     return sum(value * n for value, n in counts.items()) / number if number else 0.0
 
 
-def _prices(engines: Iterable[Seen]) -> dict[str, float]:
+def _prices(engines: Sequence[Seen]) -> dict[str, float]:
     """Device seconds that a token has cost, by kind of device, over all engines there ever were."""
-    totals = [seen.beat.totals for seen in engines]
-    tokens = sum(each.get("tokens", 0.0) + each.get("lost_tokens", 0.0) for each in totals)
-    names = {kind: f'device_seconds{{device="{kind}"}}' for kind in DEVICES}
-    spent = {kind: sum(each.get(name, 0.0) for each in totals) for kind, name in names.items()}
-    return {kind: seconds / tokens if tokens else 0.0 for kind, seconds in spent.items()}
+    tokens = total(engines, "tokens") + total(engines, "lost_tokens")
+    spent = by_label(engines, "device_seconds")
+    return {kind: spent.get(kind, 0.0) / tokens if tokens else 0.0 for kind in DEVICES}

@@ -88,6 +88,11 @@ def _begin(run: Run, folder: Path, asked: str) -> Claimed:
         os.close(lock)
         remedy = "wait for its end, stop it, or choose another name"
         raise ConfigError("name", run.name, rule="this run is alive", remedy=remedy) from None
+    except OSError as exc:
+        os.close(lock)
+        rule = f"cannot be written ({exc.strerror})"
+        remedy = "make room, or start where you may write"
+        raise ConfigError(str(folder), None, rule=rule, remedy=remedy) from exc
     except BaseException:
         os.close(lock)
         raise

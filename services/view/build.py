@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pipeline.bus.connection import mask
+from pipeline.clock import ACTIVITIES
 from pipeline.ledger import Sum, generated, in_flight
 from pipeline.run import Run
-from pipeline.watch import Snapshot, advise, imbalance, processes
+from pipeline.watch import Snapshot, advise, by_label, imbalance, processes, total
 from pipeline.watch.advice import beginning
 from services.view import totals
 from services.view.journal import StepLine
@@ -155,8 +156,8 @@ def _rates(source: Source, seconds: float) -> Part:
     engines, trainers = (processes(snapshot.beats, service) for service in TIMED)
     done = snapshot.ledger.get("trained", Sum(0, 0)).tokens
     return {
-        "skipped_steps": int(totals.total(trainers, "skipped_steps")),
-        "flips": int(totals.total(engines, "flips")),
+        "skipped_steps": int(total(trainers, "skipped_steps")),
+        "flips": int(total(engines, "flips")),
         "tokens_per_second": {
             "generated": ratio(generated(snapshot.ledger), seconds),
             "trained": ratio(done, seconds),
@@ -170,8 +171,8 @@ def _spent(snapshot: Snapshot | None) -> Part:
     spent = {service: totals.shares(beats[service]) for service in TIMED}
     gauges = ("swap_pause_seconds", "random_pause_seconds", "decode_step_seconds")
     return {
-        **{f"{a}_share": {s: spent[s][a] for s in TIMED} for a in totals.ACTIVITIES},
-        "idle_seconds": {s: totals.by_label(beats[s], "idle_seconds") for s in TIMED},
+        **{f"{a}_share": {s: spent[s][a] for s in TIMED} for a in ACTIVITIES},
+        "idle_seconds": {s: by_label(beats[s], "idle_seconds") for s in TIMED},
         **{name: totals.median_gauge(beats["inference"], name) for name in gauges},
     }
 
@@ -186,10 +187,10 @@ def _said(source: Source) -> Part:
 
 
 def _seconds(source: Source) -> float:
-    """Of the trainers' loops, or of the folder."""
+    """Of the trainers' loops, or of the folder: beats of the dead are forgotten after a day."""
     beats = source.snapshot.beats if source.snapshot else ()
-    spent = totals.total(processes(beats, "training"), "wall_seconds")
-    return spent or (source.lines[-1].seconds if source.lines else 0.0)
+    spent = total(processes(beats, "training"), "wall_seconds")
+    return max(spent, source.lines[-1].seconds if source.lines else 0.0)
 
 
 def _began(lines: Sequence[StepLine]) -> str:

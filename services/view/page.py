@@ -12,7 +12,7 @@ from pathlib import Path
 from string import Template
 
 from pipeline.watch.finding import plural
-from services.view import cards, settings, tables
+from services.view import cards, tables
 from services.view.headline import headline
 from services.view.report import Report, read
 from services.view.words import NO_BREAK, duration, figure, percent
@@ -66,7 +66,7 @@ def _tiles(report: Report) -> Iterator[str]:
         "tokens/s generated": figure(report.tokens_per_second["generated"]),
         "tokens/s trained": figure(report.tokens_per_second["trained"]),
         "of members span versions": percent(report.share_of_members_spanning_versions),
-        "flips while sampling": figure(report.flips),
+        "flips to new weights": figure(report.flips),
     }
     for text, value in tiles.items():
         yield f'<div class="tile"><b>{escape(value)}</b><span>{escape(text)}</span></div>'
@@ -85,8 +85,8 @@ def _cards(report: Report) -> Iterator[str]:
     yield from _half("Processes started again", tables.restarts(report))
     yield from _wide("The ledger: how every token ended", tables.ledger(report))
     yield from _wide("Held-out prompts, by version", tables.evaluation(report))
-    yield from _wide("Configuration", settings.sections(report.config))
-    yield from _wide("Where this report was made", settings.table("", dict(report.machine)))
+    yield from _wide("Configuration", tables.configuration(report))
+    yield from _wide("Where this report was made", tables.keys("", report.machine))
 
 
 def _wide(title: str, body: str) -> Iterator[str]:

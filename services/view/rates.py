@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from pipeline.ledger import Fates, Sum
+from pipeline.ledger import GENERATED, Fates, Sum
 from pipeline.watch import Seen, Snapshot, processes
 from pipeline.watch.advice import UNITS
 
@@ -63,15 +63,15 @@ def between(before: Snapshot, now: Snapshot) -> Rates:
         if seen.process in former
     }
     return Rates(
-        generated=(_tokens(now.ledger, "generated") - _tokens(before.ledger, "generated"))
-        / seconds,
-        trained=(_tokens(now.ledger, "trained") - _tokens(before.ledger, "trained")) / seconds,
+        generated=_grown(before.ledger, now.ledger, GENERATED) / seconds,
+        trained=_grown(before.ledger, now.ledger, "trained") / seconds,
         paces=paces,
     )
 
 
-def _tokens(ledger: Fates, fate: str) -> int:
-    return ledger.get(fate, Sum(0, 0)).tokens
+def _grown(before: Fates, now: Fates, fate: str) -> int:
+    """Tokens since then; none where the server was put back."""
+    return max(0, now.get(fate, Sum(0, 0)).tokens - before.get(fate, Sum(0, 0)).tokens)
 
 
 def _pace(former: Seen, last: Seen, seconds: float) -> Pace:

@@ -4,6 +4,7 @@ folder. report.html is drawn from report.json alone, by `page.py`.
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,6 +12,8 @@ import msgspec
 from msgspec import Struct
 
 from services.view.series import Series
+
+log = logging.getLogger(__name__)
 
 
 class Fate(Struct, frozen=True):
@@ -101,8 +104,12 @@ def read(folder: Path) -> Report:
 
 
 def read_points(path: Path) -> list[Point]:
-    """The held-out points by version; none where nothing was evaluated."""
+    """The held-out points by version; none where nothing was evaluated, or it cannot be read."""
     if not path.exists():
         return []
-    points = msgspec.json.decode(path.read_bytes())["points"]
-    return sorted(msgspec.convert(points, list[Point]), key=lambda point: point.version)
+    try:
+        points = msgspec.json.decode(path.read_bytes(), type=dict[str, list[Point]])["points"]
+    except (msgspec.MsgspecError, KeyError) as exc:
+        log.warning("file=%s cannot be read: %r", path, exc)
+        return []
+    return sorted(points, key=lambda point: point.version)

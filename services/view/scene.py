@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pipeline.watch import Seen, Snapshot, explain, newest, processes
-from services.view import totals
+from pipeline.watch import Seen, Snapshot, by_label, explain, newest, processes
 from services.view.rates import Rates
 
 LAG_TOKENS = "lag_tokens"
@@ -58,4 +57,4 @@ def gauge(snapshot: Snapshot, name: str) -> float | None:
 
 def lags(snapshot: Snapshot) -> dict[str, float]:
     """Tokens trained, by their lag, over the run."""
-    return totals.by_label(processes(snapshot.beats, "training"), LAG_TOKENS)
+    return by_label(processes(snapshot.beats, "training"), LAG_TOKENS)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from html import escape
+from typing import Any
 
 from services.view.plots import Part, bar
 from services.view.report import Point, Report
@@ -75,6 +76,39 @@ def evaluation(report: Report) -> str:
         for p in report.evaluation
     )
     return f"<table>{_heads(*((name, 'n') for name in names))}{rows}</table>"
+
+
+def configuration(report: Report) -> str:
+    """The run's own keys first, then every section."""
+    tree = report.config
+    own = {key: value for key, value in tree.items() if not _is_section(value)}
+    named = {key: value for key, value in tree.items() if _is_section(value)}
+    body = keys("run", own) + "".join(keys(name, section) for name, section in named.items())
+    return f'<div class="columns">{body}</div>' if body else ""
+
+
+def keys(title: str, rows: Mapping[str, Any]) -> str:
+    """Keys and values; those without a value are left out."""
+    body = "".join(
+        f"<tr><td><code>{escape(key)}</code></td><td><code>{escape(_told(value))}</code></td></tr>"
+        for key, value in rows.items()
+        if value not in (None, "")
+    )
+    head = f"<h3>{escape(title)}</h3>" if title else ""
+    return f'<div class="keys">{head}<table>{body}</table></div>' if body else ""
+
+
+def _is_section(value: Any) -> bool:
+    """A table of keys, and no plug-in with its options."""
+    return isinstance(value, dict) and "use" not in value
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} = {_told(v)}" for key, v in value.items())
+    if isinstance(value, list):
+        return "; ".join(map(_told, value))
+    return str(value)
 
 
 def _sampled(point: Point) -> str:

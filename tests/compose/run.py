@@ -326,7 +326,7 @@ def await_that(what: str, holds: Callable[[], bool], seconds: float = PATIENCE_S
 
 def pairs(lines: list[str]) -> dict[str, str]:
     """A hash as redis-cli prints it."""
-    return dict(zip(lines[::2], lines[1::2], strict=True))
+    return dict(zip(lines[::2], lines[1::2], strict=False))  # none is one empty line
 
 
 def is_local() -> bool:

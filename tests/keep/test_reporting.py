@@ -12,6 +12,7 @@ from keeper import Sluice, refusal
 from typer.testing import CliRunner
 
 from pipeline.messages import Beat
+from pipeline.watch import SERVICES
 from services.cli import app
 from services.view.words import NO_BREAK
 
@@ -36,6 +37,16 @@ def write_steps(folder: Path, steps: int) -> None:
 def report_of(folder: Path) -> dict[str, Any]:
     told: dict[str, Any] = json.loads((folder / "report.json").read_text())
     return told
+
+
+def amend(folder: Path, **said: object) -> None:
+    """The report that is there says something else."""
+    (folder / "report.json").write_text(json.dumps(report_of(folder) | said))
+
+
+def bury_all(acts: Acts) -> None:
+    for instance in (*(f"{service}-0" for service in SERVICES), "e", "s"):
+        acts.bus.bury(instance)
 
 
 def test_a_run_in_flight_is_reported_from_both(manned: Acts, sluice: Sluice, folder: Path) -> None:
@@ -89,13 +100,51 @@ def test_a_run_that_is_over_keeps_its_report(
     sluice: Sluice, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sluice("report")
-    told = report_of(folder) | {"outcome": "done", "reason": "2 steps", "restarts": {"x": 1}}
-    (folder / "report.json").write_text(json.dumps(told))
+    amend(folder, outcome="done", reason="2 steps", restarts={"x": 1})
     (folder / "report.html").unlink()
     monkeypatch.delenv("SLUICE_REDIS")
     assert sluice("report").exit_code == 0
     assert report_of(folder)["outcome"] == "done"
     assert '<span class="state done">done</span>' in (folder / "report.html").read_text()
+
+
+def test_who_was_started_again_is_counted_anew_while_a_run_goes_on(
+    manned: Acts, sluice: Sluice, folder: Path
+) -> None:
+    sluice("report")
+    assert report_of(folder)["restarts"] == {}
+    manned.bus.beat(Beat(service="scoring", instance="scoring-0", boot="scoring-0:u", pid=7))
+    sluice("report")
+    assert report_of(folder)["restarts"] == {"scoring-0": 1}
+
+
+def test_how_it_ended_is_known_to_who_saw_it_until_the_run_goes_on(
+    manned: Acts, sluice: Sluice, folder: Path
+) -> None:
+    bury_all(manned)
+    sluice("report")
+    assert report_of(folder)["reason"] == "no process is alive"
+    ended = {"outcome": "failed", "reason": "training-0 exited with 1", "restarts": {"x": 3}}
+    amend(folder, **ended)
+    sluice("report")
+    assert ended.items() <= report_of(folder).items()
+    manned.commit(1, manned.make_ready(1))
+    sluice("report")
+    assert (report_of(folder)["outcome"], report_of(folder)["steps"]) == ("running", 1)
+
+
+def test_what_was_said_of_a_former_end_is_not_said_of_a_later_one(
+    manned: Acts, sluice: Sluice, folder: Path
+) -> None:
+    sluice("report")
+    amend(folder, outcome="failed", reason="training-0 exited with 1")
+    manned.commit(1, manned.make_ready(1))
+    bury_all(manned)
+    sluice("report")
+    assert (report_of(folder)["outcome"], report_of(folder)["steps"]) == ("stopped", 1)
+    manned.bus.groups.finish(1, "done", "the data is over")
+    sluice("report")
+    assert report_of(folder)["outcome"] == "done"
 
 
 def test_from_afar_the_server_is_enough(

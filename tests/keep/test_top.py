@@ -102,6 +102,7 @@ def test_a_run_that_is_not_there_is_one_line(
         ("absent", "--redis: is needed: there is no runs/absent/run.toml here; give --redis URL"),
         ("no/such.toml", "RUN = 'no/such.toml': is not there; name a RUN.toml, or a run"),
         ("absent.toml", "RUN = 'absent.toml': is not there; name a RUN.toml, or a run"),
+        ("x" * 300, "RUN = 'xxx"),
     ],
 )
 def test_what_names_no_run_is_one_line(

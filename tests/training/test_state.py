@@ -136,7 +136,7 @@ def test_the_state_of_another_model_is_refused_with_nothing_changed(tmp_path: Pa
     assert all(torch.equal(before[name], t) for name, t in backend.weights())
 
 
-@pytest.mark.parametrize("fault", ["no table", "format", "no file", "cut", "cut table"])
+@pytest.mark.parametrize("fault", ["no table", "format", "no file", "cut", "cut table", "list"])
 def test_a_state_that_cannot_be_read_is_refused_in_one_line(tmp_path: Path, fault: str) -> None:
     folder = Path(saved(TorchBackend(tiny_model()), tmp_path / "state"))
     table, (file,) = folder / "state.json", folder.glob("*.safetensors")
@@ -151,6 +151,8 @@ def test_a_state_that_cannot_be_read_is_refused_in_one_line(tmp_path: Path, faul
             file.write_bytes(file.read_bytes()[:1000])
         case "cut table":
             table.write_text(table.read_text()[:30])
+        case "list":
+            table.write_text(json.dumps({"format": "sluice-state/1", "files": []}))
     with pytest.raises(ConfigError, match="go on from another checkpoint") as raised:
         TorchBackend(tiny_model()).load_state(str(folder))
     assert "\n" not in str(raised.value)

@@ -92,6 +92,7 @@ def test_a_key_that_does_not_exist_names_the_nearest(
         ),
         ("inference.swap={}", "inference.swap.max_age: is required; add inference.swap.max_age"),
         ("steps=0", "steps = 0: expected `int` >= 1"),
+        ("seed=9223372036854775808", "seed = 9223372036854775808: expected `int` <= "),
         ("groups.members=1", "groups.members = 1: expected `int` >= 2"),
         ("sampling.temperature=0", "sampling.temperature = 0: expected `float` > 0.0"),
         ("sampling.top_p=0", "sampling.top_p = 0: expected `float` > 0.0"),

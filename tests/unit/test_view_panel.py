@@ -183,6 +183,12 @@ def test_rates_are_over_the_last_seconds_only() -> None:
     assert rates.trained == 10.0
 
 
+def test_a_server_that_was_put_back_is_no_negative_rate() -> None:
+    back = replace(RUNNING, ledger={"generated": Sum(0, 9)}, at_seconds=RUNNING.at_seconds + 2.0)
+    rates = between(RUNNING, back)
+    assert (rates.generated, rates.trained) == (0.0, 0.0)
+
+
 def test_rates_of_a_process_are_from_beat_to_beat() -> None:
     first = replace(RUNNING, beats=(replace(TRAINER, age_seconds=0.9),))
     grown = {"tokens": 0.0, 'loop_seconds{activity="busy"}': 6.0, "wall_seconds": 8.0}

@@ -52,6 +52,12 @@ def test_rates_are_over_the_trainers_wall_time_and_engines_are_summed_over_their
     assert made().flips == 3
 
 
+def test_the_time_of_trainers_that_are_long_dead_is_in_the_folder() -> None:
+    lines = (LINES[0], replace(LINES[1], seconds=100.0))
+    assert made(lines=lines).seconds == 100.0
+    assert made(lines=lines).tokens_per_second == {"generated": 10.0, "trained": 7.0}
+
+
 def test_shares_are_seconds_over_the_wall_seconds_of_the_same_processes() -> None:
     told = made()
     assert told.busy_share == {"inference": 18 / 24, "training": 0.7}
@@ -197,6 +203,9 @@ def test_the_page_is_drawn_from_report_json_alone(tmp_path: Path) -> None:
     wrote, path = write(source, tmp_path)
     assert replace(wrote, made="") == replace(made(started="now", restarts={"x": 1}), made="")
     (tmp_path / "metrics.jsonl").unlink()
+    for broken in (b"{", b"[]", b'{"points": 3}', b"{}"):
+        (tmp_path / "evaluation.json").write_bytes(broken)
+        assert report.read_points(tmp_path / "evaluation.json") == []
     (tmp_path / "evaluation.json").unlink()
     path.unlink()
     assert page.draw(tmp_path) == path

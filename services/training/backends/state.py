@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -127,10 +128,9 @@ def _table(folder: str) -> dict[str, list[str]]:
         table = json.loads((Path(folder) / TABLE).read_text())
         if table["format"] != FORMAT:
             raise _unreadable(folder, f"is of format {table['format']}, not {FORMAT}")
-        files: dict[str, list[str]] = table["files"]
-    except (OSError, ValueError, KeyError, TypeError) as exc:
+        return msgspec.convert(table["files"], dict[str, list[str]])
+    except (OSError, ValueError, KeyError, TypeError, msgspec.ValidationError) as exc:
         raise _unreadable(folder, f"{TABLE} cannot be read ({exc})") from exc
-    return files
 
 
 def _fit(folder: str, there: set[str], wanted: set[str]) -> None:
