@@ -57,6 +57,6 @@ def _config_error(
     return kind(where, value, rule=rule, remedy=remedy)
 
 
-def _short(value: object, limit: int = 80) -> str:
+def _short(value: object, limit: int = 200) -> str:
     text = repr(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"

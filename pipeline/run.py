@@ -201,7 +201,7 @@ class Run(Section, frozen=True, kw_only=True):
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
     """Of the run: its folder under runs/, and its keys in Redis."""
     steps: Positive
-    """Optimizer steps after which the run is done."""
+    """Batches after which the run is done: optimizer steps, with those skipped or undone."""
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] = 0
     """Of the order of the data and of every member's noise."""
     weights: Spec = "shm"

@@ -84,7 +84,7 @@ def open_run(bus: Bus, run: Run, **more: str) -> None:
 
 
 def _check_name(instance: str) -> None:
-    if not re.fullmatch(r"[^\s|]{1,128}", instance):
+    if not re.fullmatch(r"[^\s|]{1,128}", instance) or not instance.isprintable():
         remedy = "use up to 128 letters, digits and signs, but no space and no '|'"
         raise ConfigError("--instance", instance, rule="is no name of a process", remedy=remedy)
 

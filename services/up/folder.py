@@ -76,6 +76,19 @@ def _begin(run: Run, folder: Path, asked: str) -> Claimed:
         raise ConfigError(str(folder), None, rule=str(exc), remedy=remedy) from exc
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return Claimed(folder, run, _prepared(run, folder, asked), lock)
+    except BlockingIOError:
+        os.close(lock)
+        remedy = "wait for its end, stop it, or choose another name"
+        raise ConfigError("name", run.name, rule="this run is alive", remedy=remedy) from None
+    except BaseException:
+        os.close(lock)
+        raise
+
+
+def _prepared(run: Run, folder: Path, asked: str) -> bool:
+    """Whether the run goes on in its folder, which is as it needs it."""
+    try:
         resumed = _has_begun(folder)
         if resumed:
             _check_equal(run, config.load(folder / RUN_TOML))
@@ -84,19 +97,11 @@ def _begin(run: Run, folder: Path, asked: str) -> Claimed:
         (folder / LOGS).mkdir(exist_ok=True)
         (folder / ASKED).write_text(asked, encoding="utf-8")
         disk.write(folder / RUN_TOML, config.dump(run).encode())
-    except BlockingIOError:
-        os.close(lock)
-        remedy = "wait for its end, stop it, or choose another name"
-        raise ConfigError("name", run.name, rule="this run is alive", remedy=remedy) from None
     except OSError as exc:
-        os.close(lock)
         rule = f"cannot be written ({exc.strerror})"
         remedy = "make room, or start where you may write"
         raise ConfigError(str(folder), None, rule=rule, remedy=remedy) from exc
-    except BaseException:
-        os.close(lock)
-        raise
-    return Claimed(folder, run, resumed, lock)
+    return resumed
 
 
 def _has_begun(folder: Path) -> bool:

@@ -235,7 +235,11 @@ class Up:
             started=self._started,
             restarts=self._supervisor.restarts,
         )
-        made, path = write(source, self._folder)
+        try:
+            made, path = write(source, self._folder)
+        except OSError as exc:
+            print(f"the report cannot be written: {exc}", flush=True)
+            return
         lines = [*summary(made), f"report: {path}"]
         if not (self._folder / ENDED).exists():
             lines.append("the run is not over: the same command goes on with it")

@@ -34,7 +34,7 @@ def _skipped(report: Report) -> str:
 
 def _without_a_step(report: Report) -> str:
     if report.outcome == "stopped":
-        return f"{report.name} was {report.reason} before its first step."
+        return f"{report.name} ({report.reason}): no step yet."
     if report.outcome == "running":
         return f"{report.name} is running: no step yet."
     if report.outcome == "unknown":

@@ -106,6 +106,15 @@ def test_a_run_that_ends_by_itself_is_done_and_reported(tmp_path: Path) -> None:
     assert of_run(tmp_path) == []
 
 
+def test_a_report_that_cannot_be_written_changes_nothing_of_how_the_run_ended(
+    tmp_path: Path,
+) -> None:
+    in_the_way = "pathlib.Path(FOLDER, 'report.json').mkdir()"
+    done = run_up(tmp_path, ALL | {"training-0": "trains", "evaluation": in_the_way})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "the report cannot be written: [Errno 21] Is a directory" in done.stdout
+
+
 def test_C113_a_name_that_is_taken_gets_a_number(tmp_path: Path) -> None:
     for _ in range(3):
         assert run_up(tmp_path, {"training-0": "trains"}).returncode == 0
@@ -310,7 +319,7 @@ def test_a_signal_in_the_first_moment_is_a_stop_like_any_other(tmp_path: Path) -
     up.send_signal(signal.SIGINT)
     out, err = up.communicate(timeout=SOON_SECONDS)
     assert (up.returncode, err) == (0, "")
-    assert "run was stopped by SIGINT before its first step." in out
+    assert "run (stopped by SIGINT): no step yet." in out
     assert report_of(tmp_path)["outcome"] == "stopped"
     assert of_run(tmp_path) == []
 

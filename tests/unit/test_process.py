@@ -21,7 +21,7 @@ from services.process import open_run, serve
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("name", ["a|b", "", "a b", "a\nb", "n" * 200])
+@pytest.mark.parametrize("name", ["a|b", "", "a b", "a\nb", "a\x1b[2J", "a\u202eb", "n" * 200])
 def test_a_name_that_no_boot_can_have_is_refused_before_anything_is_asked(name: str) -> None:
     run = Run(name="run", steps=1, model=Model(path="none"), data="jsonl")
     with pytest.raises(ConfigError, match=r"--instance = .*: is no name of a process"):

@@ -151,6 +151,16 @@ def test_a_folder_that_is_no_runs_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "made" / "thesis.tex").exists()
 
 
+def test_a_folder_that_cannot_be_filled_is_one_line_and_stays_free(tmp_path: Path) -> None:
+    logs = tmp_path / RUN.name / "logs"
+    logs.parent.mkdir()
+    logs.touch()
+    with pytest.raises(ConfigError, match=r"cannot be written \(File exists\); make room"):
+        claim(RUN, tmp_path)
+    logs.unlink()
+    assert not claim(RUN, tmp_path).resumed
+
+
 def test_the_guard_remembers_who_was_not_reaped() -> None:
     assert guard.watched(["watch 7\n", "watch 8\n", "forget 7\n", "watch 9\n"]) == {8, 9}
 

@@ -118,7 +118,7 @@ def test_shares_are_known_as_soon_as_a_second_was_measured_and_not_before() -> N
 def test_a_run_that_was_stopped_says_so_and_what_it_did() -> None:
     stopped = Outcome("stopped", "stopped by SIGINT")
     early = made(lines=(), points=(), outcome=stopped)
-    assert headline(early) == "made was stopped by SIGINT before its first step."
+    assert headline(early) == "made (stopped by SIGINT): no step yet."
     assert headline(made(outcome=stopped)).startswith(
         "made (stopped by SIGINT): training reward 0.25"
     )
