@@ -25,7 +25,7 @@ smollm2: .venv/smollm2 ## Ten steps of a chat model of 135 M parameters, convert
 	$(BIN)/sluice up examples/smollm2.toml
 
 test: .venv/test ## Run every test.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 mutants: .venv/test ## Break each invariant of docs/architecture.md: a test must see it (some minutes).
 	$(BIN)/python -m tests.mutants
@@ -66,6 +66,7 @@ clean: ## Remove what the commands above made, except runs/.
 	$(PYTHON) -m venv .venv
 
 .venv/demo: .venv/bin/pip pyproject.toml $(PINS)
+	@echo 'installing torch and the rest: some minutes, once'
 	$(TORCH)
 	$(PIP) -e '.[demo]'
 	@touch $@

@@ -1,31 +1,14 @@
 """The options of every plug-in, read from the signatures of the callables that the tables name.
 
-Nothing is imported but the tables: a plug-in's own module may need a library that is not here.
+They are read as `pipeline.options` reads them, which imports no plug-in.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
-from pipeline import protocols
-
-ROOT = Path(__file__).resolve().parent.parent
-
-FAMILIES: dict[str, Mapping[str, str]] = {
-    "weights": protocols.TRANSPORTS,
-    "data": protocols.DATASETS,
-    "inference.engine": protocols.ENGINES,
-    "scoring.scorers": protocols.SCORERS,
-    "objective.advantage": protocols.ADVANTAGES,
-    "objective.loss": protocols.LOSSES,
-    "objective.correction": protocols.CORRECTIONS,
-    "training.backend": protocols.BACKENDS,
-    "training.sinks": protocols.SINKS,
-}
-GIVEN = {"weights": {"run"}, "inference.engine": {"boot", "swap"}, "training.sinks": {"folder"}}
-"""What the program gives to a plug-in, and no user can."""
+from pipeline.options import FAMILIES, GIVEN, written
 
 SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
@@ -59,25 +42,17 @@ def table() -> Iterator[str]:
 def _options(where: str) -> Iterator[tuple[str, str, str]]:
     """Name, type and default of each."""
     module, _, thing = where.partition(":")
-    tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
+    found = written(module, thing)
+    assert found, f"{where}: its options cannot be read"
     known = {
         node.targets[0].id: node.value
-        for node in tree.body
+        for node in found.module.body
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
     }
-    arguments = _function(tree, thing).args
+    arguments = found.arguments
     for option, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
         assert option.annotation, f"{where}: {option.arg} has no type"
         yield option.arg, _kind(option.annotation, known), _default(default, known)
-
-
-def _function(tree: ast.Module, thing: str) -> ast.FunctionDef:
-    kinds = (ast.FunctionDef, ast.ClassDef)
-    [found] = [node for node in tree.body if isinstance(node, kinds) and node.name == thing]
-    if isinstance(found, ast.FunctionDef):
-        return found
-    makers = (n for n in found.body if isinstance(n, ast.FunctionDef) and n.name == "__init__")
-    return next(makers)
 
 
 def _kind(annotation: ast.expr, known: Known) -> str:

@@ -6,7 +6,7 @@ import difflib
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -26,14 +26,15 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Run:
         _override(tree, override)
     known = dict(_keys(Run))
     for key in _unknown(tree, Run):
-        _refuse_unknown(f"{path}: {key}", key, known)
+        _refuse_unknown(_place(path, key, overrides), key, known)
     for key, value in _not_finite(tree):
         remedy = "give a finite number"
-        raise ConfigError(f"{path}: {key}", value, rule="is no quantity", remedy=remedy)
+        where = _place(path, key, overrides)
+        raise ConfigError(where, value, rule="is no quantity", remedy=remedy)
     try:
         return msgspec.convert(tree, Run, strict=True)
     except msgspec.ValidationError as exc:
-        raise _explain(path, exc, tree) from exc
+        raise _explain(exc, tree, lambda key: _place(path, key, overrides)) from exc
 
 
 def dump(run: Run) -> str:
@@ -158,21 +159,29 @@ def _refuse_unknown(where: str, key: str, known: dict[str, str]) -> None:
     raise ConfigError(where, None, rule="no such key", remedy=remedy)
 
 
-def _explain(path: Path, exc: msgspec.ValidationError, tree: Tree) -> ConfigError:
+def _place(path: Path, key: str, overrides: Sequence[str]) -> str:
+    """Where a key that is at fault was given: in the file, or by an override of it or its parts."""
+    for told in (override.partition("=")[0].strip() for override in overrides):
+        if f"{key}.".startswith((f"{told}.", f"{told}[")) or told.startswith(f"{key}."):
+            return f"--set {key}"
+    return f"{path}: {key}"
+
+
+def _explain(exc: msgspec.ValidationError, tree: Tree, place: Callable[[str], str]) -> ConfigError:
     """msgspec says `Expected X - at `$.a.b``; the user wants the key, the value and the rule."""
     rule, _, at = str(exc).partition(" - at `$")
     key = at.rstrip("`").lstrip(".")
     if missing := re.search(r"missing required field `(\w+)`", rule):
         key = f"{key}.{missing[1]}".lstrip(".")
-        return ConfigError(f"{path}: {key}", None, rule="is required", remedy=f"add {key}")
+        return ConfigError(place(key), None, rule="is required", remedy=f"add {key}")
     value: Any = tree
     for part in re.findall(r"\w+", key):
         value = value.get(part) if isinstance(value, dict) else None
     if not isinstance(value, dict) and (choices := _words(_hint(key))):
         remedy = nearest(str(value), choices)
-        return ConfigError(f"{path}: {key}", value, rule="is no choice", remedy=remedy)
+        return ConfigError(place(key), value, rule="is no choice", remedy=remedy)
     rule = (rule[:1].lower() + rule[1:]).replace("object", "table")
-    return ConfigError(f"{path}: {key}", value, rule=rule, remedy="see docs/configuration.md")
+    return ConfigError(place(key), value, rule=rule, remedy="see docs/configuration.md")
 
 
 def _hint(key: str) -> Any:

@@ -1,4 +1,4 @@
-"""A series of any length in bounded room: means over bins that grow ever wider."""
+"""A series of any length in bounded room: its first value, and means over ever wider bins."""
 
 from __future__ import annotations
 
@@ -17,20 +17,25 @@ class Bin(NamedTuple):
 
 
 class Curve:
-    """Means over bins of equally many values, but for the last; never more than `points` bins.
+    """The first value by itself, then means over bins of equally many values, but for the last.
+
+    Never more than `points` in all.
 
     One thread adds, another may read.
     """
 
     def __init__(self, points: int = POINTS) -> None:
-        self._most, self._width = points, 1
+        self._most, self._width = points - 1, 1
+        self._first: tuple[tuple[float, float], ...] = ()
         self._bins: list[Bin] = []
 
     def add(self, x: float, y: float) -> None:
         """A value at x, which is never less than the last one's; what is not finite is left out."""
         if not math.isfinite(y):
             return
-        if self._bins and self._bins[-1].number < self._width:
+        if not self._first:
+            self._first = ((x, y),)
+        elif self._bins and self._bins[-1].number < self._width:
             self._bins[-1] = _joined(self._bins[-1], Bin(x, y, 1))
         else:
             self._bins.append(Bin(x, y, 1))
@@ -39,8 +44,8 @@ class Curve:
             self._width *= 2
 
     def points(self) -> tuple[tuple[float, float], ...]:
-        """The last x and the mean y of each bin, from the first value to the last."""
-        return tuple((x, total / number) for x, total, number in self._bins)
+        """The first value, then the last x and the mean y of each bin."""
+        return self._first + tuple((x, total / number) for x, total, number in self._bins)
 
 
 def _joined(one: Bin, other: Bin) -> Bin:

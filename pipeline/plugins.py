@@ -11,7 +11,7 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import SimpleNamespace
 from typing import Any, get_type_hints
 
@@ -76,8 +76,7 @@ def locate(table: Table, spec: Spec, at: str) -> tuple[str, str]:
 def find(table: Table, spec: Spec, at: str) -> Callable[..., Any]:
     """The callable behind the name; imports its module and nothing else."""
     name, (module, attribute) = name_of(spec, at), locate(table, spec, at)
-    if (here := os.getcwd()) not in sys.path:  # a user's own module stands beside RUN.toml's caller
-        sys.path.append(here)
+    look_here()
     try:
         thing: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
     except (Exception, SystemExit) as exc:  # a stranger's code: whatever it raises is the input's
@@ -92,18 +91,30 @@ def find(table: Table, spec: Spec, at: str) -> Callable[..., Any]:
     return thing
 
 
+def look_here() -> None:
+    """A user's own module may stand where `sluice` was called."""
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.append(here)
+
+
+def check_names(options: Mapping[str, Any], known: Collection[str], at: str) -> None:
+    """Raises ConfigError, with the nearest name, for an option that is not known."""
+    for key, value in options.items():
+        if key not in known:
+            remedy = nearest(key, [*known]) if known else "it has no options"
+            raise ConfigError(f"{at}.{key}", value, rule="no such option", remedy=remedy)
+
+
 def check(
     thing: Callable[..., Any], options: Mapping[str, Any], at: str, given: frozenset[str]
 ) -> dict[str, Any]:
     """The options, converted by their annotations; raises ConfigError that names the nearest."""
     parameters = inspect.signature(thing).parameters.values()
     known = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in given}
+    check_names(options, known, at)
     hints = _hints(thing, known, at)
     checked = {}
     for key, value in options.items():
-        if key not in known:
-            remedy = nearest(key, [*known]) if known else "it has no options"
-            raise ConfigError(f"{at}.{key}", value, rule="no such option", remedy=remedy)
         try:
             checked[key] = msgspec.convert(value, hints.get(key, Any), strict=True)
         except msgspec.ValidationError as exc:

@@ -13,6 +13,8 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 RUNS = Path("runs")
+ENDED = "ended"
+"""The file in a run's folder that says that nothing goes on there."""
 
 Spec = str | dict[str, Any]
 """A plug-in: its name, or `{ use = "name", option = value }`, or `use = "package.module:thing"`."""

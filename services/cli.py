@@ -45,6 +45,9 @@ app = typer.Typer(
 )
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run; see examples/.")]
+Wanted = Annotated[
+    str, typer.Argument(metavar="RUN", help="A RUN.toml, or the folder or the name of a run.")
+]
 Redis = Annotated[
     str | None,
     typer.Option("--redis", envvar=REDIS_VARIABLE, metavar="URL", help="Where Redis is."),
@@ -124,7 +127,7 @@ def _service(service: str) -> Callable[..., None]:
             url = redis or run.bus.url
             serve(service, run, redis=url, instance=name, http=http, log_format=log_format)
 
-        _run(path, set_, dry_run, body)
+        _run(path, set_, dry_run, body, check=_part("pipeline.options", "check_options"))
 
     return command
 
@@ -137,7 +140,7 @@ Base = Annotated[bool, typer.Option("--base", help="Grade the model as it is bef
 
 
 @app.command()
-def evaluate(path: RunPath, base: Base = False, set_: Set = None, dry_run: DryRun = False) -> None:
+def evaluate(path: Wanted, base: Base = False, set_: Set = None, dry_run: DryRun = False) -> None:
     """Grade the held-out prompts on every version that a run kept."""
 
     def body(run: Run) -> None:
@@ -145,12 +148,15 @@ def evaluate(path: RunPath, base: Base = False, set_: Set = None, dry_run: DryRu
         with needs("model", what="sluice evaluate"):
             _part("services.inference.evaluation", "evaluate")(run, base=base)
 
-    _run(path, set_, dry_run, body)
+    _run_wanted(path, set_, dry_run, body)
 
 
 @app.command()
-def replay(path: RunPath, set_: Set = None, dry_run: DryRun = False) -> None:
-    """Repeat a run's steps from its records, and compare the weights bit for bit."""
+def replay(path: Wanted, set_: Set = None, dry_run: DryRun = False) -> None:
+    """Repeat a run's steps from its records, and compare.
+
+    The weights have to be the same bit for bit.
+    """
 
     def body(run: Run) -> int:
         default_threads()
@@ -158,7 +164,7 @@ def replay(path: RunPath, set_: Set = None, dry_run: DryRun = False) -> None:
             same = _part("services.training.replay", "replay")(run)
         return EXIT_DONE if same else EXIT_FAILED
 
-    _run(path, set_, dry_run, body)
+    _run_wanted(path, set_, dry_run, body)
 
 
 Acl = Annotated[
@@ -167,7 +173,7 @@ Acl = Annotated[
 
 
 @app.command()
-def doctor(path: RunPath, redis: Redis = None, acl: Acl = False, set_: Set = None) -> None:
+def doctor(path: Wanted, redis: Redis = None, acl: Acl = False, set_: Set = None) -> None:
     """Say what a run waits for, and whether it is sound.
 
     Reads from Redis alone and writes nothing. Exits 1 where it finds a fault: a run that failed,
@@ -181,12 +187,9 @@ def doctor(path: RunPath, redis: Redis = None, acl: Acl = False, set_: Set = Non
             return EXIT_DONE
         return _part("services.keep.doctor", "doctor")(run, redis=redis)  # type: ignore[no-any-return]
 
-    _run(path, set_, False, body)
+    _run_wanted(path, set_, False, body)
 
 
-Wanted = Annotated[
-    str, typer.Argument(metavar="RUN", help="A RUN.toml, or the folder or the name of a run.")
-]
 Once = Annotated[bool, typer.Option("--once", help="Print one picture and stop.")]
 
 
@@ -217,7 +220,7 @@ Version = Annotated[
 
 
 @app.command()
-def export(path: RunPath, folder: Folder = None, version: Version = None, set_: Set = None) -> None:
+def export(path: Wanted, folder: Folder = None, version: Version = None, set_: Set = None) -> None:
     """Write a run's weights in Hugging Face format.
 
     The newest checkpoint, also while the run goes on. Refuses a folder that exists.
@@ -228,14 +231,14 @@ def export(path: RunPath, folder: Folder = None, version: Version = None, set_: 
         with needs("model", what="sluice export"):
             _part("services.keep.export", "export")(run, folder=folder, version=version)
 
-    _run(path, set_, False, body)
+    _run_wanted(path, set_, False, body)
 
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
 @app.command()
-def purge(path: RunPath, redis: Redis = None, yes: Yes = False, set_: Set = None) -> None:
+def purge(path: Wanted, redis: Redis = None, yes: Yes = False, set_: Set = None) -> None:
     """Delete one run from Redis. Asks first.
 
     Refuses where a process of it is alive. The folder runs/NAME stays.
@@ -244,7 +247,7 @@ def purge(path: RunPath, redis: Redis = None, yes: Yes = False, set_: Set = None
     def body(run: Run) -> int:
         return _part("services.keep.purge", "purge")(run, redis=redis, yes=yes)  # type: ignore[no-any-return]
 
-    _run(path, set_, False, body)
+    _run_wanted(path, set_, False, body)
 
 
 def main() -> None:
@@ -253,17 +256,18 @@ def main() -> None:
 
 
 def _run(
-    path: Path,
+    path: Path | str,
     overrides: list[str] | None,
     dry_run: bool,
     body: Callable[[Run], int | None],
     *,
     check: Callable[[Run], None] = lambda run: None,
+    load: Callable[..., Run] = config.load,
 ) -> None:
     """Load, check, then print or do."""
 
     def act() -> int | None:
-        run = config.load(path, overrides or ())
+        run = load(path, overrides or ())
         check(run)
         if not dry_run:
             return body(run)
@@ -271,6 +275,13 @@ def _run(
         return EXIT_DONE
 
     _end(act)
+
+
+def _run_wanted(
+    told: str, overrides: list[str] | None, dry_run: bool, body: Callable[[Run], int | None]
+) -> None:
+    """The same for a run that may be named by its folder or its name as well."""
+    _run(told, overrides, dry_run, body, load=_part("services.keep.meeting", "run_of"))
 
 
 def _look(told: str, overrides: list[str] | None, body: Callable[[Any], int]) -> None:

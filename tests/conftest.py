@@ -20,12 +20,16 @@ _numbers = itertools.count()
 FORKING = ("tests/weights", "tests/keep", "tests/unit/test_disk.py")
 """These fork, so they come first: a fork of a process with autograd's threads can hang."""
 
+LONG = ("tests/e2e",)
+"""These take longest, so they come next: or one of them would be left to run alone at the end."""
+
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    def forks(item: pytest.Item) -> bool:
-        return item.path.relative_to(config.rootpath).as_posix().startswith(FORKING)
+    def turn(item: pytest.Item) -> int:
+        place = item.path.relative_to(config.rootpath).as_posix()
+        return 0 if place.startswith(FORKING) else 1 if place.startswith(LONG) else 2
 
-    items.sort(key=lambda item: not forks(item))
+    items.sort(key=turn)
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pipeline.errors import ConfigError
-from pipeline.run import Run
+from pipeline.run import ENDED, Run
 
 
 def socket_of(folder: Path) -> Path:
@@ -39,5 +39,8 @@ def _remedy(folder: Path) -> str:
     told = "give --redis URL or set SLUICE_REDIS"
     if not folder.is_dir():
         return told
-    goes_on = "start `sluice up` again, which goes on with a run that is not over"
-    return f"read {folder / 'report.html'}, or {goes_on}, or {told}"
+    page = folder / "report.html"
+    look = f"read {page}" if page.is_file() else f"make its report by `sluice report {folder.name}`"
+    if (folder / ENDED).exists():
+        return f"the run has ended: {look}, or {told}"
+    return f"{look}, or start `sluice up` again, which goes on with the run, or {told}"

@@ -101,6 +101,8 @@ def waiting(snapshot: Snapshot, among: Mapping[str, Stage]) -> Iterator[Finding]
         culprits = [str(culprit) for culprit in starved_by(snapshot, service, among)]
         by = f"; starved by {listed(culprits)}" if culprits else ""
         for who, what, seconds in _waiters(service, stage):
+            if what == GROUPS and _is_enough(snapshot) and seconds < SURE_SECONDS:
+                continue  # its beat is older than this look: by now it may be at them
             told = f"{who} {_waits(what, seconds)}{_where(snapshot, what)}{by}"
             yield Finding("wait", who, told, grave=False)
 
@@ -121,10 +123,16 @@ def _waits(what: str, seconds: float) -> str:
     return f"has waited for {what} for {seconds:.0f} s"
 
 
+def _is_enough(snapshot: Snapshot) -> bool:
+    return snapshot.places.groups >= snapshot.per_step
+
+
 def _where(snapshot: Snapshot, what: str) -> str:
     places = snapshot.places
     if what in (GROUPS, OLDER_GROUPS):
-        return f": {places.prompts} in generation, {places.open} in scoring, {places.groups} ready"
+        enough = ", enough for a step" if what == GROUPS and _is_enough(snapshot) else ""
+        away = f"{places.prompts} in generation, {places.open} in scoring"
+        return f": {away}, {places.groups} ready{enough}"
     if what == WINDOW:
         return f": {places.alive} of {snapshot.window} places are out"
     return f": {memory(snapshot)}" if what == MEMORY else ""

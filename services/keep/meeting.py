@@ -49,6 +49,14 @@ def wanted(told: str, overrides: Sequence[str] = ()) -> Wanted:
     return Wanted(told, None, RUNS / told)
 
 
+def run_of(told: str | Path, overrides: Sequence[str] = ()) -> Run:
+    """The same where a RUN.toml is needed; raises ConfigError without one."""
+    if run := wanted(str(told), overrides).run:
+        return run
+    rule = f"is no run here: there is no {RUNS / told / RUN_TOML}"
+    raise ConfigError("RUN", str(told), rule=rule, remedy="name a RUN.toml")
+
+
 def _toml(told: str) -> Path | None:
     """The RUN.toml that is meant, if it is here."""
     path = Path(told)

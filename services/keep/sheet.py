@@ -64,7 +64,7 @@ def lines(look: Look) -> list[str]:
 def _head(look: Look) -> list[str]:
     state = look.snapshot.state
     stands = [
-        f"step {state.step:,} of {look.steps:,}",
+        f"step {state.step:,}" + ("" if state.stop == "done" else f" of {look.steps:,}"),
         f"batch {state.batch:,}",
         f"version {state.version}" if state.version >= 0 else "no version yet",
         f"epoch {state.epoch}",

@@ -44,6 +44,7 @@ class Process:
         writer: asyncio.StreamWriter,
     ) -> None:
         self._child, self._reader, self._writer = child, reader, writer
+        self._fell = False  # it ended by itself, or by a hand that is not ours
 
     @classmethod
     async def start(cls, setup: Setup) -> Process:
@@ -92,10 +93,13 @@ class Process:
         except subprocess.TimeoutExpired:  # the kernel holds it, in a call that never ends
             log.error("worker=%d does not die", self._child.pid)
         else:
-            log.info("worker=%d ended status=%d", self._child.pid, status)
+            ours = status == -signal.SIGKILL and not self._fell
+            how = "dismissed" if ours else f"ended status={status}"
+            log.info("worker=%d %s", self._child.pid, how)
 
     def close(self) -> None:
         """Give up the socket; in the loop's own thread."""
+        self._fell = self._fell or self.dead
         self._writer.close()
 
     async def _set_up(self, setup: Setup) -> None:
@@ -116,6 +120,7 @@ class Process:
         except TimeoutError as exc:
             raise Fault("timeout") from exc
         except (asyncio.IncompleteReadError, ConnectionError) as exc:
+            self._fell = True
             raise Fault("crashed") from exc
 
 

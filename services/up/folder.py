@@ -17,10 +17,10 @@ from msgspec.structs import replace
 
 from pipeline import config, disk
 from pipeline.errors import ConfigError
-from pipeline.run import RUNS, Run
+from pipeline.run import ENDED, RUNS, Run
 
 NAME_LIMIT = 64
-ENDED, ASKED, LOGS, RUN_TOML = "ended", "asked", "logs", "run.toml"
+ASKED, LOGS, RUN_TOML = "asked", "logs", "run.toml"
 
 
 class Claimed(NamedTuple):

@@ -1,8 +1,9 @@
 """What `sluice up` can know to be wrong before it starts a process.
 
 Data sets are opened and scorers looked up with their options, as the services will. Of the parts
-that need torch only the name is checked, and of the model its folder: their services check the
-rest in their first seconds. What fits a run, and what does not, is in `pipeline.fit`.
+that need torch only the names are checked, theirs and their options', and of the model its
+folder: their services check the rest in their first seconds. What fits a run, and what does not,
+is in `pipeline.fit`.
 """
 
 from __future__ import annotations
@@ -14,18 +15,8 @@ from pipeline.anchor import check_anchor
 from pipeline.errors import ConfigError
 from pipeline.fit import drawbacks
 from pipeline.model.source import check_model, context_in
-from pipeline.protocols import (
-    ADVANTAGES,
-    BACKENDS,
-    CORRECTIONS,
-    DATASETS,
-    ENGINES,
-    LOSSES,
-    SCORERS,
-    SINKS,
-    TRANSPORTS,
-    Dataset,
-)
+from pipeline.options import check_options
+from pipeline.protocols import DATASETS, SCORERS, SINKS, Dataset
 from pipeline.run import Run
 from pipeline.verdicts import terms
 
@@ -33,7 +24,8 @@ from pipeline.verdicts import terms
 def preflight(run: Run) -> None:
     """Raises ConfigError for the first fault; says on standard error what does not fit well."""
     check_model(run.model.path)
-    anchored = _names(run)
+    check_options(run)
+    anchored = _fits(run)
     dataset: Dataset = plugins.make(DATASETS, run.data, at="data")
     if run.evaluation:
         plugins.make(DATASETS, run.evaluation.data, at="evaluation.data")
@@ -48,19 +40,13 @@ def preflight(run: Run) -> None:
             print(f"sluice: {said}", file=sys.stderr)
 
 
-def _names(run: Run) -> str | None:
+def _fits(run: Run) -> str | None:
     """What is to be said of the objective, where something is."""
-    plugins.locate(ENGINES, run.inference.engine, "inference.engine")
-    plugins.locate(TRANSPORTS, run.weights, "weights")
-    plugins.locate(ADVANTAGES, run.objective.advantage, "objective.advantage")
-    plugins.locate(LOSSES, run.objective.loss, "objective.loss")
-    plugins.locate(CORRECTIONS, run.objective.correction, "objective.correction")
     said = check_anchor(run.objective)
     for number, spec in enumerate(run.training.sinks):
         at = f"training.sinks[{number}]"
         sink = plugins.find(SINKS, spec, at)
         plugins.check(sink, plugins.options_of(spec), at, given=frozenset({"folder"}))
-    plugins.locate(BACKENDS, run.training.backend, "training.backend")
     if run.up.ranks > 1 and plugins.name_of(run.training.backend, "training.backend") == "torch":
         remedy = 'set training.backend = "deepspeed", or up.ranks = 1'
         raise ConfigError("up.ranks", run.up.ranks, rule="torch is one process", remedy=remedy)

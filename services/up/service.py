@@ -19,13 +19,13 @@ from rich.console import Console
 from pipeline.bus.bus import Bus
 from pipeline.errors import ConfigError, SluiceError
 from pipeline.logs import LogFormat, configure_logs, say_why
-from pipeline.run import Run
+from pipeline.run import ENDED, Run
 from pipeline.serve import EXIT_DONE, EXIT_FAILED, EXIT_INPUT
 from pipeline.watch import Snapshot
 from pipeline.weights.folders import default_root, sweep
 from services.process import open_run
 from services.up.embedded import Embedded, Given
-from services.up.folder import ENDED, Claimed, claim, mark_ended
+from services.up.folder import Claimed, claim, mark_ended
 from services.up.interrupts import Interrupts
 from services.up.lookout import Lookout
 from services.up.placement import Process, evaluation
@@ -242,5 +242,12 @@ class Up:
             return
         lines = [*summary(made), f"report: {path}"]
         if not (self._folder / ENDED).exists():
-            lines.append("the run is not over: the same command goes on with it")
+            lines.append(f"the run is not over: {_way_on(outcome)}")
         self._console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+
+
+def _way_on(outcome: Outcome) -> str:
+    """What it takes to go on with a run."""
+    if outcome.code == EXIT_INPUT:
+        return "mend its input first, then the same command goes on with it"
+    return "the same command goes on with it"

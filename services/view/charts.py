@@ -34,12 +34,13 @@ def _reward(snapshot: Snapshot, width: int, rows: int) -> list[Text]:
     points = rewards(snapshot)
     if not points:
         return _empty("reward", "no step yet", rows)
-    first, last = points[0][1], points[-1][1]
+    first, last, shown = points[0][1], points[-1][1], gauge(snapshot, "reward")
     values = sampled(points, width - LABEL - 1)
-    shown = gauge(snapshot, "reward")
+    last = last if shown is None else shown
+    values[0], values[-1] = first, last  # what the title says, and no mean
     title = Text.assemble(
         ("reward  ", "dim"),
-        (f"{last if shown is None else shown:.3f}", "bold"),
+        (f"{last:.3f}", "bold"),
         (f" from {first:.3f}", "dim"),
     )
     labels = [f"{max(values):.3g}", *[""] * (rows - 2), f"{min(values):.3g}"]

@@ -12,7 +12,7 @@ from pipeline.watch.finding import plural
 from services.view import totals
 from services.view.blocks import crop
 from services.view.rates import Rates
-from services.view.scene import Scene, sentences, trainer
+from services.view.scene import Scene, trainer
 from services.view.words import figure, rough
 
 NAME = 10
@@ -134,7 +134,7 @@ def notes(scene: Scene) -> Iterator[tuple[str, str]]:
         yield scene.note, "bold"
     for event in scene.events[-EVENTS:]:
         yield event, "yellow"
-    for sentence in sentences(scene.snapshot):
+    for sentence in scene.said:
         yield sentence, ""
     for sentence in scene.advice:
         yield sentence, "dim"

@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.live import Live
 
 from pipeline.run import Run
-from pipeline.watch import Snapshot
+from pipeline.watch import Snapshot, present
 from services.view.picture import render
-from services.view.scene import Scene, gauge, sentences
+from services.view.scene import Scene, gauge
 from services.view.sight import Sight
 from services.view.words import figure, lag_figure
 
@@ -26,6 +26,7 @@ class Panel:
         self._sight = Sight(run.name, run.steps)
         self._console = console or Console()
         self._scene: Scene | None = None
+        self._starting = True
         self._live = Live(console=self._console, auto_refresh=False)
         self._told_step, self._told_at, self._told_events, self._told_note = -1, 0.0, 0, ""
         if self._console.is_terminal:
@@ -35,7 +36,8 @@ class Panel:
         """Paints the run as it stands; `note` says what goes on besides."""
         if self._scene is None or snapshot is not self._scene.snapshot:
             # The last one is shown again and again while children leave.
-            self._scene = self._sight.scene(snapshot)
+            self._starting = self._starting and not _lives(snapshot)
+            self._scene = self._sight.scene(snapshot)._replace(starting=self._starting)
         scene = self._scene._replace(events=events, note=note)
         if self._console.is_terminal:
             # Room for the ^C that a terminal writes where the cursor is: it must not wrap.
@@ -64,6 +66,11 @@ class Panel:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
+def _lives(snapshot: Snapshot) -> bool:
+    """Whether anybody has beaten by now, or the run is over: the dead of a former start do not."""
+    return bool(snapshot.state.stop) or any(seen.alive for seen in present(snapshot))
+
+
 def plain(scene: Scene) -> str:
     """The run in one line, for a file or a pipe."""
     snapshot, rates = scene.snapshot, scene.rates
@@ -75,5 +82,5 @@ def plain(scene: Scene) -> str:
     parts.append(f"lag {lag_figure(mean)}/{lag_figure(most)}")
     parts.append(f"tokens/s {figure(rates.generated)} generated {figure(rates.trained)} trained")
     if reward is None or not (rates.generated or rates.trained):
-        parts += sentences(snapshot)
+        parts += scene.said
     return " · ".join(parts)

@@ -28,7 +28,13 @@ LEAST_CHART, PLAIN_CHART, MOST_CHART = 3, 6, 12
 SENTENCES, BLANKS = 4, 4
 CHART_WIDTH = 56
 """Below it there is no room for two pictures side by side."""
-STYLES = {"running": "green", "done": "blue", "failed": "bold red", "stopped": "yellow"}
+STYLES = {
+    "starting": "dim",
+    "running": "green",
+    "done": "blue",
+    "failed": "bold red",
+    "stopped": "yellow",
+}
 
 
 def render(scene: Scene, width: int, height: int | None = None) -> RenderableType:
@@ -141,7 +147,7 @@ def _stacked(parts: Sequence[Sequence[Text]], blanks: int) -> list[Text]:
 
 
 def _title(scene: Scene) -> Text:
-    word = standing(scene.snapshot).word
+    word = "starting" if scene.starting else standing(scene.snapshot).word
     return Text.assemble(" ", (scene.name, "bold"), "  ", (word, STYLES[word]), " ")
 
 

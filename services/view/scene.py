@@ -15,7 +15,8 @@ class Scene(NamedTuple):
     """`steps` is how many the run is to make, None where that is not known.
 
     `where` is the server, `advice` what would help, `events` what happened to the processes,
-    `note` what goes on besides, `hint` how to leave.
+    `note` what goes on besides, `hint` how to leave. `starting`: no process that was started has
+    beaten yet.
     """
 
     name: str
@@ -27,6 +28,12 @@ class Scene(NamedTuple):
     events: Sequence[str] = ()
     note: str = ""
     hint: str = ""
+    starting: bool = False
+
+    @property
+    def said(self) -> list[str]:
+        """Who waits for whom, once there is anybody."""
+        return ["the processes start"] if self.starting else sentences(self.snapshot)
 
 
 def sentences(snapshot: Snapshot) -> list[str]:

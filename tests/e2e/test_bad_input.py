@@ -53,9 +53,9 @@ def refusal(folder: Path, *arguments: str) -> str:
 @pytest.mark.parametrize(
     ("override", "line"),
     [
-        ("lag.maxx=3", "run.toml: lag.maxx: no such key; did you mean 'lag.max'?"),
-        ("lag.max=x", "run.toml: lag.max = 'x': expected `int`, got `str`; see docs/conf"),
-        ("groups.members=1", "run.toml: groups.members = 1: expected `int` >= 2; see docs/conf"),
+        ("lag.maxx=3", "--set lag.maxx: no such key; did you mean 'lag.max'?"),
+        ("lag.max=x", "--set lag.max = 'x': expected `int`, got `str`; see docs/conf"),
+        ("groups.members=1", "--set groups.members = 1: expected `int` >= 2; see docs/conf"),
     ],
     ids=["misspelt", "type", "range"],
 )
@@ -85,6 +85,10 @@ def test_a_wrong_key_is_refused_by_every_command(
         ("inference.engine=vlm", "inference.engine = 'vlm': no such plug-in; known: fake, hf or"),
         ("objective.loss=cispa", "objective.loss = 'cispa': no such plug-in; did you mean 'cispo'"),
         ("data.pth=x", "data.pth = 'x': no such option; did you mean 'path'?"),
+        (
+            "inference.engine={ use = 'hf', slot = 3 }",
+            "inference.engine.slot = 3: no such option; did you mean 'slots'?",
+        ),
         ("scoring.scorers=[{ use = 'exact', a = 1 }]", "scoring.scorers[0].a = 1: no such option"),
         ("scoring.scorers=['mine:judge']", "scoring.scorers[0] = 'mine:judge': cannot be imported"),
     ],
@@ -106,6 +110,14 @@ def test_a_dry_run_refuses_the_same(tmp_path: Path) -> None:
         tmp_path, "up", path.name, "--dry-run", "--set", "data.path=absent.jsonl"
     )
     assert sluice(tmp_path, "up", path.name, "--dry-run") == (0, "")
+
+
+@pytest.mark.parametrize("command", ["up", "scoring"])
+def test_a_dry_run_refuses_an_unknown_option_of_any_part(tmp_path: Path, command: str) -> None:
+    path = write_run(tmp_path)
+    override = "objective.loss={ use = 'ppo', clip = 0.1 }"
+    line = refusal(tmp_path, command, path.name, "--dry-run", "--set", override)
+    assert line.startswith("objective.loss.clip = 0.1: no such option; ")
 
 
 @pytest.mark.parametrize("command", ["inference", "up"])

@@ -145,6 +145,7 @@ def test_a_child_that_refuses_its_input_is_not_started_again(tmp_path: Path) -> 
     )
     log = (tmp_path / "runs/run/logs/prompting-0.log").read_text()
     assert log.count("nowhere") == 1
+    assert "the run is not over: mend its input first, then the same command" in told.stdout
 
 
 def test_leaving_before_the_run_is_over_is_an_error_even_with_exit_0(tmp_path: Path) -> None:

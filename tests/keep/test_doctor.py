@@ -154,11 +154,15 @@ def test_of_a_run_whose_up_has_stopped_it_says_where_to_look_and_how_to_go_on(
 ) -> None:
     monkeypatch.delenv("SLUICE_REDIS")
     Path("runs", run_name).mkdir(parents=True)
-    line = refusal(sluice("doctor"))
-    assert line.endswith(
-        f"; read runs/{run_name}/report.html, or start `sluice up` again, which goes on with a run "
-        "that is not over, or give --redis URL or set SLUICE_REDIS"
+    page = Path("runs", run_name, "report.html")
+    rest = "start `sluice up` again, which goes on with the run, or give --redis URL or set SLUICE"
+    assert f"; make its report by `sluice report {run_name}`, or {rest}" in refusal(
+        sluice("doctor")
     )
+    page.touch()
+    assert f"; read {page}, or {rest}" in refusal(sluice("doctor"))
+    Path("runs", run_name, "ended").touch()
+    assert f"; the run has ended: read {page}, or give --redis" in refusal(sluice("doctor"))
 
 
 def test_the_server_of_up_is_found_by_its_link_in_the_runs_folder(

@@ -83,6 +83,7 @@ def test_a_run_before_its_first_version_and_one_that_is_over_say_so() -> None:
     assert "no version yet" in lines(with_(state=State()))[1]
     over = lines(with_(state=State(stop="done", eof=True, cursor=9)))
     assert over[0].endswith(": done") and over[1].endswith("data cursor 9 (at its end)")
+    assert over[1].startswith("  step 0, batch"), "how many it was to make is the file's word only"
 
 
 def test_a_sound_run_ends_in_that_word() -> None:

@@ -207,6 +207,23 @@ def test_a_worker_that_dies_idle_costs_no_answer() -> None:
     assert with_pool(body) == 1.0
 
 
+def test_a_worker_that_is_ended_at_the_close_is_dismissed_and_did_not_fall(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+
+    async def body(pool: Pool) -> None:
+        (pid,) = workers()
+        os.kill(pid, signal.SIGKILL)
+        while await outcome(pool, "good") != 1.0:
+            pass
+        assert f"worker={pid} ended status=-9" in caplog.messages
+
+    with_pool(body)
+    assert [words for words in caplog.messages if words.endswith(" dismissed")]
+    assert sum("status=-9" in words for words in caplog.messages) == 1
+
+
 def test_waiting_for_a_worker_costs_no_time_of_an_answer() -> None:
     """Four hang before it: the last one waits four times the limit and is still graded."""
 

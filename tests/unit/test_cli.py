@@ -38,3 +38,18 @@ def test_the_rules_of_a_run_are_printed_without_a_server(tmp_path: Path) -> None
         for user in ("prompting", "inference", "scoring", "training", "watch")
     ]
     assert ">" not in done.output, "it carries no password"
+
+
+@pytest.mark.parametrize("told", ["run", "runs/run", "runs/run/run.toml"])
+def test_a_run_is_named_by_its_file_its_folder_or_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("runs/run").mkdir(parents=True)
+    Path("runs/run/run.toml").write_text(RUN)
+    for command in ("evaluate", "replay"):
+        done = CliRunner().invoke(app, [command, told, "--dry-run"])
+        assert done.exit_code == 0 and 'name = "run"' in done.output
+    done = CliRunner().invoke(app, ["doctor", "other", "--acl"])
+    assert done.exit_code == 2
+    assert "there is no runs/other/run.toml" in done.output

@@ -68,7 +68,7 @@ def test_the_least_run_has_defaults_for_the_rest(path: Path) -> None:
 def test_a_key_that_does_not_exist_names_the_nearest(
     path: Path, more: str, key: str, remedy: str
 ) -> None:
-    line = refusal(path, more=more)
+    line = refusal(path, "steps=2", more=more)
     assert line.startswith(f"{key}: no such key; ")
     assert remedy in line
 
@@ -76,42 +76,54 @@ def test_a_key_that_does_not_exist_names_the_nearest(
 @pytest.mark.parametrize(
     ("override", "line"),
     [
-        ("lag.max='2'", "lag.max = '2': expected `int`, got `str`"),
-        ("lag.max=2.5", "lag.max = 2.5: expected `int`, got `float`"),
-        ("lag.max=true", "lag.max = True: expected `int`, got `bool`"),
-        ("lag.max=-1", "lag.max = -1: expected `int` >= 0"),
-        ("lag=2", "lag = 2: expected `table`, got `int`"),
-        ("lag.unit=tokens", "lag.unit = 'tokens': is no choice; did you mean 'token'?"),
-        ("model.dtype=int8", "model.dtype = 'int8': is no choice; known: bfloat16, float32"),
-        ("inference.swap=drian", "inference.swap = 'drian': is no choice; did you mean 'drain'?"),
-        ("inference.swap=3", "inference.swap = 3: is no choice; known: drain, keep, recompute"),
-        ("inference.swap.max_age=-1", "inference.swap.max_age = -1: expected `int` >= 0"),
+        ("lag.max='2'", "--set lag.max = '2': expected `int`, got `str`"),
+        ("lag.max=2.5", "--set lag.max = 2.5: expected `int`, got `float`"),
+        ("lag.max=true", "--set lag.max = True: expected `int`, got `bool`"),
+        ("lag.max=-1", "--set lag.max = -1: expected `int` >= 0"),
+        ("lag=2", "--set lag = 2: expected `table`, got `int`"),
+        ("lag.unit=tokens", "--set lag.unit = 'tokens': is no choice; did you mean 'token'?"),
+        ("model.dtype=int8", "--set model.dtype = 'int8': is no choice; known: bfloat16, float32"),
+        (
+            "inference.swap=drian",
+            "--set inference.swap = 'drian': is no choice; did you mean 'drain'?",
+        ),
+        (
+            "inference.swap=3",
+            "--set inference.swap = 3: is no choice; known: drain, keep, recompute",
+        ),
+        ("inference.swap.max_age=-1", "--set inference.swap.max_age = -1: expected `int` >= 0"),
         (
             "inference.swap={ age = 1 }",
-            "inference.swap = {'age': 1}: table contains unknown field `age`",
+            "--set inference.swap = {'age': 1}: table contains unknown field `age`",
         ),
-        ("inference.swap={}", "inference.swap.max_age: is required; add inference.swap.max_age"),
-        ("steps=0", "steps = 0: expected `int` >= 1"),
-        ("seed=9223372036854775808", "seed = 9223372036854775808: expected `int` <= "),
-        ("groups.members=1", "groups.members = 1: expected `int` >= 2"),
-        ("sampling.temperature=0", "sampling.temperature = 0: expected `float` > 0.0"),
-        ("sampling.top_p=0", "sampling.top_p = 0: expected `float` > 0.0"),
-        ("sampling.top_p=1.5", "sampling.top_p = 1.5: expected `float` <= 1.0"),
-        ("sampling.top_k=-1", "sampling.top_k = -1: expected `int` >= 0"),
-        ("sampling.min_p=1", "sampling.min_p = 1: expected `float` < 1.0"),
-        ("scoring.scorers=[]", "scoring.scorers = []: expected `array` of length >= 1"),
-        ("scoring.scorers=[3]", "scoring.scorers[0]: expected `str | table`, got `int`"),
-        ("scoring.timeout_seconds=inf", "scoring.timeout_seconds = inf: is no quantity"),
-        ("training.learning_rate=nan", "training.learning_rate = nan: is no quantity"),
-        ("objective.loss={ use = 'ppo', clip = inf }", "objective.loss.clip = inf: is no quantity"),
-        ("name='a/b'", "name = 'a/b': expected `str` matching"),
+        (
+            "inference.swap={}",
+            "--set inference.swap.max_age: is required; add inference.swap.max_age",
+        ),
+        ("steps=0", "--set steps = 0: expected `int` >= 1"),
+        ("seed=9223372036854775808", "--set seed = 9223372036854775808: expected `int` <= "),
+        ("groups.members=1", "--set groups.members = 1: expected `int` >= 2"),
+        ("sampling.temperature=0", "--set sampling.temperature = 0: expected `float` > 0.0"),
+        ("sampling.top_p=0", "--set sampling.top_p = 0: expected `float` > 0.0"),
+        ("sampling.top_p=1.5", "--set sampling.top_p = 1.5: expected `float` <= 1.0"),
+        ("sampling.top_k=-1", "--set sampling.top_k = -1: expected `int` >= 0"),
+        ("sampling.min_p=1", "--set sampling.min_p = 1: expected `float` < 1.0"),
+        ("scoring.scorers=[]", "--set scoring.scorers = []: expected `array` of length >= 1"),
+        ("scoring.scorers=[3]", "--set scoring.scorers[0]: expected `str | table`, got `int`"),
+        ("scoring.timeout_seconds=inf", "--set scoring.timeout_seconds = inf: is no quantity"),
+        ("training.learning_rate=nan", "--set training.learning_rate = nan: is no quantity"),
+        (
+            "objective.loss={ use = 'ppo', clip = inf }",
+            "--set objective.loss.clip = inf: is no quantity",
+        ),
+        ("name='a/b'", "--set name = 'a/b': expected `str` matching"),
         ("evaluation.every=2", "evaluation.data: is required; add evaluation.data"),
         ("lag.max", "--set = 'lag.max': needs KEY=VALUE"),
         ("=2", "--set = '=2': needs KEY=VALUE"),
-        ("lag.max.more=2", "lag.max = {'more': 2}: expected `int`"),
+        ("lag.max.more=2", "--set lag.max = {'more': 2}: expected `int`"),
         ("steps.more=2", "--set steps.more: steps is no section"),
-        ("lag..max=2", "lag.: no such key"),
-        ("nme=x", "nme: no such key; did you mean 'name'?"),
+        ("lag..max=2", "--set lag.: no such key"),
+        ("nme=x", "--set nme: no such key; did you mean 'name'?"),
     ],
 )
 def test_a_wrong_value_is_told_with_its_key_and_rule(path: Path, override: str, line: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from itertools import product
 
 import pytest
@@ -166,6 +167,27 @@ def test_a_run_without_any_process_or_step_can_be_shown() -> None:
     empty = replace(RUNNING, beats=(), ledger={}, state=State(), places=Places())
     text = "\n".join(shown(Scene("made", empty)))
     assert "no step yet" in text and "no process has started yet" in text
+
+
+def test_a_run_starts_until_its_first_beat_also_where_the_dead_have_beaten_before() -> None:
+    out = io.StringIO()
+    panel = Panel(RUN, Console(file=out, width=80, force_terminal=True, color_system=None))
+    dead = replace(RUNNING, beats=tuple(replace(seen, alive=False) for seen in BEATS))
+    for seen in (replace(RUNNING, beats=()), dead, RUNNING, dead):
+        panel.show(seen)
+    panel.close()
+    titles = re.findall(r"made  (\w+)", out.getvalue())
+    assert titles[:4] == ["starting", "starting", "running", "stopped"]
+    first = out.getvalue().split("running")[0]
+    assert "the processes start" in first and "is alive" not in first
+
+
+def test_the_figures_of_the_title_are_within_those_of_the_axis() -> None:
+    points = [(float(n), 0.5 + n / 1000) for n in range(200)]
+    beat = replace(TRAINER.beat, curves={"reward": ((0.0, 0.125), *points[1:])})
+    lines = shown(PLAIN._replace(snapshot=replace(RUNNING, beats=(replace(TRAINER, beat=beat),))))
+    assert any("0.750 from 0.125" in line for line in lines)
+    assert [line for line in lines if "│  0.125 " in line] and "│   0.75 " in "".join(lines)
 
 
 def test_a_name_is_no_markup() -> None:

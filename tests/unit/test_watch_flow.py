@@ -181,6 +181,18 @@ def test_the_window_is_too_small_where_all_is_out_and_both_its_ends_wait() -> No
     assert "too small" not in " ".join(explain(look(*busy, **out)))
 
 
+def test_training_waits_for_no_groups_where_enough_of_them_are_ready() -> None:
+    ready = {"places": Places(prompts=8, groups=4)}
+    waits = process("training-0", "groups", waited_seconds=0.5)
+    assert explain(look(PROMPTING, INFERENCE, SCORING, waits, **ready)) == []
+    few = {"places": Places(prompts=8, groups=3)}
+    assert "waits for groups" in explain(look(PROMPTING, INFERENCE, SCORING, waits, **few))[-1]
+    held = process("training-0", "older groups to be done", waited_seconds=0.5)
+    assert "older groups" in explain(look(PROMPTING, INFERENCE, SCORING, held, **ready))[-1]
+    told = explain(look(PROMPTING, INFERENCE, SCORING, IDLE["training"], **ready))[-1]
+    assert told.endswith("7 s: 8 in generation, 0 in scoring, 4 ready, enough for a step")
+
+
 def _scorer(members: float, idle: float) -> Seen:
     spent = {'loop_seconds{activity="idle"}': idle, "wall_seconds": 100.0}
     return process("scoring-0", "scorers", totals={"members": members} | spent)

@@ -1,0 +1,132 @@
+"""What a run's parts take is known before any of them is imported."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from pipeline import plugins
+from pipeline.errors import ConfigError
+from pipeline.options import FAMILIES, GIVEN, check_options
+from pipeline.run import Run
+
+MAY_BE_ABSENT = {
+    ("training.backend", "deepspeed"): [
+        *("stage", "betas", "weight_decay", "clip_norm", "whole_elements", "chunk_elements"),
+    ],
+    ("training.sinks", "tensorboard"): [],
+    ("training.sinks", "wandb"): ["project"],
+}
+"""What those take whose library need not be here."""
+
+BUILT_IN = [(key, name) for key, names in FAMILIES.items() for name in names]
+LISTS = ("scoring.scorers", "training.sinks")
+
+SOURCE = """
+from os.path import join
+from functools import cache, wraps
+
+raise RuntimeError("was imported")
+
+def plain(answer, *, factor=1.0): ...
+async def late(answer, *, factor=1.0): ...
+class Judge:
+    def __init__(self, *, factor=1.0): ...
+    def __call__(self, answer): ...
+
+def any_of(answer, *, factor=1.0, **rest): ...
+@cache
+def wrapped(answer, *, factor=1.0): ...
+class Heir(Judge):
+    pass
+def twice(answer, *, factor=1.0): ...
+def twice(answer, *, colour): ...
+def changed(answer, *, factor=1.0): ...
+changed = plain
+"""
+
+
+def run_with(key: str, spec: Any, *, at: str = "") -> Run:
+    """A run that names the part."""
+    tree: dict[str, Any] = {"name": "run", "steps": 1, "data": "jsonl", "model": {"path": "m"}}
+    section, _, last = (at or key).rpartition(".")
+    held = tree.setdefault(section, {}) if section else tree
+    held[last] = [spec] if key in LISTS else spec
+    return msgspec.convert(tree, Run)
+
+
+def taken(key: str, name: str) -> list[str]:
+    """The options of a plug-in, as Python knows them once it is imported."""
+    if (key, name) in MAY_BE_ABSENT:
+        return MAY_BE_ABSENT[key, name]
+    parameters = inspect.signature(plugins.find(FAMILIES[key], name, key)).parameters.values()
+    named = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    return [option for option in named if option not in GIVEN.get(key, ())]
+
+
+@pytest.mark.parametrize(("key", "name"), BUILT_IN)
+def test_each_option_of_a_part_is_taken_and_no_other(key: str, name: str) -> None:
+    options = taken(key, name)
+    check_options(run_with(key, {"use": name} | dict.fromkeys(options)))
+    for wrong in ("made_up", *GIVEN.get(key, ())):
+        with pytest.raises(ConfigError) as caught:
+            check_options(run_with(key, {"use": name, wrong: 1}))
+        at = f"{key}[0]" if key in LISTS else key
+        assert str(caught.value).startswith(f"{at}.{wrong} = 1: no such option; ")
+
+
+def test_the_data_of_an_evaluation_is_a_part_too() -> None:
+    run = run_with("data", {"use": "jsonl", "pth": "x"}, at="evaluation.data")
+    with pytest.raises(ConfigError, match=r"^evaluation\.data\.pth = 'x': .* did you mean 'path'"):
+        check_options(run)
+
+
+def test_the_line_is_the_one_that_the_part_itself_would_be_refused_with() -> None:
+    spec = {"use": "ppo", "clip": 0.1}
+    lines = []
+    for refuse in (
+        lambda: check_options(run_with("objective.loss", spec)),
+        lambda: plugins.build(FAMILIES["objective.loss"], spec, at="objective.loss"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            refuse()
+        lines.append(str(caught.value))
+    assert lines[0] == lines[1]
+    assert lines[0].startswith("objective.loss.clip = 0.1: no such option; ")
+
+
+@pytest.fixture
+def strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "strangers_own"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('was imported')\n")
+    (package / "parts.py").write_text(SOURCE)
+    (package / "torn.py").write_text("def plain(:\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+
+@pytest.mark.usefixtures("strangers")
+@pytest.mark.parametrize("name", ["plain", "late", "Judge"])
+def test_a_users_own_part_is_read_and_not_imported(name: str) -> None:
+    use = f"strangers_own.parts:{name}"
+    check_options(run_with("objective.loss", {"use": use, "factor": 2}))
+    with pytest.raises(ConfigError, match="no such option; did you mean 'factor'"):
+        check_options(run_with("objective.loss", {"use": use, "factr": 2}))
+
+
+@pytest.mark.usefixtures("strangers")
+@pytest.mark.parametrize(
+    "use",
+    [
+        *(f"parts:{name}" for name in ("any_of", "wrapped", "Heir", "twice", "changed", "join")),
+        *("parts:absent", "torn:plain", "gone:plain", "gone.deeper:plain", ":plain", "parts:"),
+    ],
+)
+def test_what_the_text_does_not_show_is_left_to_the_process_that_uses_it(use: str) -> None:
+    check_options(run_with("objective.loss", {"use": f"strangers_own.{use}", "colour": 2}))
