@@ -77,10 +77,15 @@ def _follow(bus: Bus, sight: Sight, console: Console) -> None:
 
 @contextlib.contextmanager
 def _leaving() -> Iterator[None]:
-    """Ctrl-C and SIGTERM are ways to leave like any other: the terminal is put back."""
-    former = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """Ctrl-C and SIGTERM are ways to leave like any other: the terminal is put back.
+
+    Ctrl-C too where whoever started this ignores it, as a script does of what it runs beside itself.
+    """
+    ways = (signal.SIGINT, signal.SIGTERM)
+    former = [signal.signal(way, signal.default_int_handler) for way in ways]
     try:
         with contextlib.suppress(KeyboardInterrupt):
             yield
     finally:
-        signal.signal(signal.SIGTERM, former)
+        for way, handler in zip(ways, former, strict=True):
+            signal.signal(way, handler)
