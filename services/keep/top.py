@@ -79,7 +79,7 @@ def _follow(bus: Bus, sight: Sight, console: Console) -> None:
 def _leaving() -> Iterator[None]:
     """Ctrl-C and SIGTERM are ways to leave like any other: the terminal is put back.
 
-    Ctrl-C too where whoever started this ignores it, as a script does of what it runs beside itself.
+    Ctrl-C too where it was ignored from the start, as in what a script runs beside itself.
     """
     ways = (signal.SIGINT, signal.SIGTERM)
     former = [signal.signal(way, signal.default_int_handler) for way in ways]
