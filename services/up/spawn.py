@@ -46,7 +46,7 @@ class Spawner:
             self._guard.communicate()
 
     def spawn(self, argv: Sequence[str], *, environment: Mapping[str, str], log: Path) -> Popen:
-        """Starts a process whose output is appended to `log`.
+        """Starts a process whose output is appended to `log` at once: its last words are last.
 
         The kernel ties it to the calling thread, which has to live as long as the child should.
         """
@@ -54,7 +54,7 @@ class Spawner:
         with log.open("ab") as output:
             child = subprocess.Popen(
                 argv,
-                env=dict(environment),
+                env={"PYTHONUNBUFFERED": "1", **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

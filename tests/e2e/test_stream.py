@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from stream import pid_of, read_report, start, write_run
@@ -20,11 +21,12 @@ pytestmark = pytest.mark.slow
 COPIES = {"generated", "late", "duplicate", "superseded"}
 
 
-def wait_for(claim: Callable[[], object], what: str, seconds: float = 90.0) -> None:
+def wait_for(claim: Callable[[], Any], what: str, seconds: float = 90.0) -> Any:
     deadline = time.monotonic() + seconds
-    while not claim():
+    while not (found := claim()):
         assert time.monotonic() < deadline, f"no {what} within {seconds} s"
         time.sleep(0.05)
+    return found
 
 
 def step_of(bus: Bus) -> int:
@@ -61,8 +63,7 @@ def test_killed_engines_and_scorers_lose_no_member_and_train_none_twice(
     bus = Bus.connect(server_url, run_name)
     for service, step in (("inference", 1), ("scoring", 2)):
         wait_for(lambda step=step: step_of(bus) >= step, f"step {step}")
-        pid = pid_of(bus, service)
-        assert pid is not None
+        pid = wait_for(lambda service=service: pid_of(bus, service), f"{service} at work")
         os.kill(pid, signal.SIGKILL)
     out, err = up.communicate(timeout=110)
     assert up.returncode == 0, out + err

@@ -73,7 +73,7 @@ def test_each_user_s_rules_are_enough_for_a_whole_run(done: Done) -> None:
     assert done.codes == dict.fromkeys(SERVICES, 0), done.said
     assert done.refused == []
     code, sheet = done.doctor
-    assert (code, "step 2 of 2" in sheet) == (0, True), sheet
+    assert (code, "step 2, batch 2" in sheet) == (0, True), sheet
 
 
 def test_every_line_says_who_wrote_it_and_at_which_version(done: Done) -> None:
