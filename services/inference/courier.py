@@ -6,7 +6,6 @@ What is carried, and what becomes of the answers, is the service's.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -66,7 +65,7 @@ class Courier:
         self._answers: list[Answer] = []
         self._taken: Taken | None = None
         self._error: Exception | None = None
-        self._hurried = self._closed = False
+        self._idle = self._hurried = self._closed = False
         self._thread = threading.Thread(target=self._carry_on, name="courier", daemon=True)
 
     def start(self) -> None:
@@ -99,7 +98,8 @@ class Courier:
             self._out.members += members
             self._out.prefixes += prefixes
             self._out.request = request or self._out.request
-            self._changed.notify_all()
+            if self._idle or request:  # else it comes by itself, and would be woken for nothing
+                self._changed.notify_all()
 
     def answers(self) -> list[Answer]:
         """What came back since the last call, in order.
@@ -155,11 +155,12 @@ class Courier:
                 self._changed.notify_all()
 
     def _pick_up(self) -> bool:
-        """Wait for something to carry; whether there is."""
-        due = time.monotonic() + TRIP_SECONDS
+        """Rest from the last trip, then wait for something to carry; whether there is."""
         with self._changed:
+            self._changed.wait_for(self._cannot_wait, TRIP_SECONDS)
+            self._idle = True
             self._changed.wait_for(lambda: self._out or self._closed)
-            self._changed.wait_for(self._cannot_wait, max(0.0, due - time.monotonic()))
+            self._idle = False
             self._carrying, self._out = self._out, Parcel()
             return not self._closed
 

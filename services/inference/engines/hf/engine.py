@@ -65,6 +65,7 @@ class HfEngine:
         self.last_step = StepTimes(perf_counter(), 0.0, False, 0)
         config = model.train(False).config.get_text_config()
         self._slots, self._vocabulary = slots, int(config.vocab_size)
+        self._reserve_size = slots // 8
         self._max_age, self._drains, self._draining = _max_age(swap), swap == "drain", False
         self._max_length = _context(config.max_position_embeddings, max_length)
         self._fixed = fixed_shapes
@@ -96,8 +97,12 @@ class HfEngine:
         return Load(running, len(self._queue), held / (self._slots * self._max_length))
 
     def room(self) -> int:
-        """Groups of the size seen last that would start now; 0 before there is a version."""
-        free = self._slots - self._rows.count - len(self._queue)
+        """Groups of the size seen last that would start now, or wait at most for the next slots.
+
+        An eighth of the slots may wait, so that none stands empty while more are asked for. 0
+        before there is a version.
+        """
+        free = self._slots + self._reserve_size - self._rows.count - len(self._queue)
         return 0 if self.version < 0 or self._draining else max(0, -(-free // self._group_size))
 
     def add(self, work: Work) -> None:
