@@ -141,3 +141,15 @@ def test_layers_that_keep_no_keys_are_refused_by_name() -> None:
 def test_a_longer_context_than_the_models_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"max_length = 257: must be 2 to 256"):
         HfEngine(tiny(), boot="b", end_ids=frozenset(), max_length=CONTEXT + 1)
+
+
+def test_an_eighth_of_the_slots_may_wait_so_that_none_stands_empty() -> None:
+    engine = engine_of(end_ids=frozenset(), slots=16)
+    engine.add(work("a", members=16))
+    assert engine.room() == 1  # for two members, in groups of sixteen
+    engine.add(work("b", members=1))
+    assert engine.room() == 1
+    engine.add(work("c", members=1))
+    assert engine.room() == 0
+    engine.step()
+    assert (engine.load.running, engine.load.waiting) == (16, 2)
