@@ -135,6 +135,8 @@ SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<", "pattern": "like", "min
 
 def kind(annotation: ast.expr) -> str:
     """A type as a reader of TOML would say it."""
+    if isinstance(annotation, ast.BinOp):  # "| None": where there is nothing by default
+        return kind(annotation.left)
     if not isinstance(annotation, ast.Subscript):
         return ALIASES[ast.unparse(annotation)]
     inner = annotation.slice

@@ -18,7 +18,19 @@ Named = Iterable[tuple[str, Tensor]]
 
 
 def named_parameters(model: nn.Module) -> list[tuple[str, Tensor]]:
-    """The parameters that travel, by name; tied ones once, under the first name; no buffers."""
+    """The parameters that travel, which are those that are trained, by name; no buffers.
+
+    Tied ones once, under the first name.
+    """
+    return [(name, p) for name, p in _by_name(model) if p.requires_grad]
+
+
+def frozen_parameters(model: nn.Module) -> list[tuple[str, Tensor]]:
+    """The others: each side has them already, and a fingerprint covers them as well."""
+    return [(name, p) for name, p in _by_name(model) if not p.requires_grad]
+
+
+def _by_name(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     return sorted(model.named_parameters(), key=lambda pair: pair[0])
 
 
@@ -45,9 +57,14 @@ def describe(name: str, tensor: Tensor) -> messages.Tensor:
     return messages.Tensor(name, dtype_name(tensor.dtype), tuple(tensor.shape), checksum(tensor))
 
 
+def describe_all(named: Named, dtype: torch.dtype | None = None) -> tuple[messages.Tensor, ...]:
+    """Their entries, in the transport's `dtype` where one is given."""
+    return tuple(describe(name, tensor) for name, tensor in cast(named, dtype))
+
+
 def fingerprint(named: Named, dtype: torch.dtype | None = None) -> str:
     """Of all the tensors, in the transport's `dtype` where one is given; 16 bytes in hex."""
-    return fingerprint_of(describe(name, tensor) for name, tensor in cast(named, dtype))
+    return fingerprint_of(describe_all(named, dtype))
 
 
 def fingerprint_of(entries: Iterable[messages.Tensor]) -> str:

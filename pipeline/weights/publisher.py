@@ -12,8 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pipeline import messages
 from pipeline.messages import Manifest
-from pipeline.model.fingerprint import Named, describe, fingerprint_of
+from pipeline.model.fingerprint import Named, describe_all, fingerprint_of
 from pipeline.protocols import Transport
 
 log = logging.getLogger(__name__)
@@ -40,10 +41,14 @@ class Publisher:
         *,
         epoch: int,
         dtype: torch.dtype | None = None,
+        frozen: tuple[messages.Tensor, ...] = (),
     ) -> None:
-        """`dtype` is the transport's, for floating-point tensors; None sends them as they are."""
+        """`dtype` is the transport's, for floating-point tensors; None sends them as they are.
+
+        `frozen` are tensors that each manifest names and that never travel.
+        """
         self._announce, self._transport = announce, transport
-        self.epoch, self._dtype = epoch, dtype
+        self.epoch, self._dtype, self._frozen = epoch, dtype, frozen
         self._announced: deque[Manifest] = deque(maxlen=REMEMBERED_VERSIONS)
         self._announcing = threading.RLock()
         self._idle = threading.Condition()
@@ -112,7 +117,7 @@ class Publisher:
             return version
 
     def _send(self, version: _Version) -> None:
-        entries = tuple(describe(name, tensor) for name, tensor in version.tensors.items())
+        entries = (*describe_all(version.tensors.items()), *self._frozen)
         tensors, epoch = version.tensors.items(), self.epoch
         location = self._transport.send(version.version, tensors, epoch=epoch)
         manifest = Manifest(

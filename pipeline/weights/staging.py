@@ -6,7 +6,7 @@ The one place where a version is verified. The flip is the engine's, the bytes a
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from time import perf_counter
 from typing import NamedTuple
 
@@ -33,14 +33,22 @@ class Staged(NamedTuple):
 class Staging:
     """Receives in a thread of its own. Nothing of a version that failed is ever visible."""
 
-    def __init__(self, expected: Expected, *, device: torch.device | None = None) -> None:
+    def __init__(
+        self,
+        expected: Expected,
+        *,
+        device: torch.device | None = None,
+        frozen: Iterable[messages.Tensor] = (),
+    ) -> None:
         """`expected` has name to (dtype, shape) of every tensor, in the transport's dtype.
 
+        `frozen` are those that never travel, as they are here; a manifest must name the same.
         A tensor is verified where it was received, and staged on `device`: where the live ones
         are, so that a flip copies nothing.
         """
         self._expected = {name: (dtype, tuple(shape)) for name, (dtype, shape) in expected.items()}
         self._device = device or torch.device("cpu")
+        self._frozen = {entry.name: entry for entry in frozen}
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._wanted = -1
@@ -120,8 +128,10 @@ class Staging:
         return Staged(manifest.version, tensors, cost)
 
     def _entries(self, manifest: Manifest) -> dict[str, messages.Tensor]:
-        """The manifest's entries by name: all that are expected, and nothing else."""
+        """The manifest's entries by name: all that are expected to travel, and nothing else."""
         entries = {entry.name: entry for entry in manifest.tensors}
+        for name, own in self._frozen.items():
+            _check_frozen(own, entries.pop(name, None))
         if unknown := sorted(entries.keys() - self._expected.keys()):
             raise WeightsError(f"{unknown[0]}: unknown to this model")
         _none_missing(self._expected.keys() - entries.keys(), "announced")
@@ -144,6 +154,15 @@ class Staging:
 
     def _superseded(self) -> bool:
         return self._thread is not threading.current_thread()
+
+
+def _check_frozen(own: messages.Tensor, announced: messages.Tensor | None) -> None:
+    if announced != own:
+        other = f"the trainer has {announced.checksum}" if announced else "the trainer trains it"
+        raise WeightsError(
+            f"{own.name}: frozen here with checksum {own.checksum}, and {other}; model.path and"
+            " model.adapter must name the same on both sides"
+        )
 
 
 def _none_missing(names: set[str], act: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from time import perf_counter
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from pipeline.errors import ConfigError
 from pipeline.messages import Completion, Finish, Manifest, Work
-from pipeline.model.load import load_model
+from pipeline.model.policy import load_policy
 from pipeline.model.tokens import end_ids
 from pipeline.protocols import Device, Flip, Load, StepTimes, Transport
 from pipeline.run import MaxAge, Model, Swap
@@ -289,7 +289,7 @@ def build(
     device: str = "cpu",
 ) -> HfEngine:
     """The engine over a run's model; raises ConfigError where that cannot be loaded."""
-    loaded: Any = load_model(model.path, dtype=model.dtype)
+    loaded = load_policy(model, dtype=model.dtype)
     return HfEngine(
         loaded.to(device),
         boot=boot,

@@ -13,7 +13,12 @@ from torch import Tensor, nn
 
 from pipeline.errors import WeightsError
 from pipeline.messages import Manifest
-from pipeline.model.fingerprint import fingerprint, named_parameters
+from pipeline.model.fingerprint import (
+    describe_all,
+    fingerprint,
+    frozen_parameters,
+    named_parameters,
+)
 from pipeline.protocols import StagingCost, Transport
 from pipeline.weights.staging import Staging
 
@@ -40,9 +45,11 @@ class LiveWeights:
         self.version = -1
         self._former: Former | None = None
         self._parameters: dict[str, Tensor] = dict(named_parameters(model))
+        self._frozen = frozen_parameters(model)
         self._staging = Staging(
             {name: (p.dtype, tuple(p.shape)) for name, p in self._parameters.items()},
             device=next(iter(self._parameters.values())).device,
+            frozen=describe_all(self._frozen),
         )
         self._lock = threading.Lock()
         self._same: Manifest | None = None
@@ -101,7 +108,7 @@ class LiveWeights:
         """
         with self._lock:
             seen = [(name, parameter.data) for name, parameter in self._parameters.items()]
-        return fingerprint(seen)
+        return fingerprint([*seen, *self._frozen])
 
     def _replace(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Point the parameters of these names to these tensors; those they pointed to."""
