@@ -126,6 +126,7 @@ ALIASES = {
     "Seconds": "number > 0",
     "Spec": "plug-in",
     "Swap": "`keep`, `recompute`, `drain` or `{ max_age = N }`",
+    "bool": "`true` or `false`",
     "int": "integer",
     "float": "number",
     "str": "text",
@@ -135,8 +136,11 @@ SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<", "pattern": "like", "min
 
 def kind(annotation: ast.expr) -> str:
     """A type as a reader of TOML would say it."""
-    if isinstance(annotation, ast.BinOp):  # "| None": where there is nothing by default
-        return kind(annotation.left)
+    if isinstance(annotation, ast.BinOp):
+        left, right = kind(annotation.left), annotation.right
+        if isinstance(right, ast.Constant):  # "| None": where there is nothing by default
+            return left
+        return f"{left} or {kind(right)}"
     if not isinstance(annotation, ast.Subscript):
         return ALIASES[ast.unparse(annotation)]
     inner = annotation.slice

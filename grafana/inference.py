@@ -76,7 +76,7 @@ BOARD = Board(
             unit="percentunit",
             see="Answers are cut off",
             limits=(0.05, 0.2),
-            most=1,
+            reach=0.25,
         ),
         Panel(
             "Lost",
@@ -93,21 +93,23 @@ BOARD = Board(
             unit="percentunit",
             see="Many refusals",
             limits=(0.05, 0.2),
-            most=1,
+            reach=0.25,
         ),
         Row("Weights"),
         Panel(
             "Versions behind",
-            "How many versions the engine's weights are behind the newest.",
+            "How many versions the engine's weights are behind what was the newest ten seconds "
+            "ago: 0, unless the engine takes longer than that.",
             (
                 Query(
-                    f"scalar({gauge('sluice_run_version', of=RUN, act='max')}) - "
-                    f"{gauge('sluice_inference_version', by='instance')}",
+                    f"clamp_min(max(sluice_run_version{{{RUN}}} offset 10s) - on() group_right() "
+                    f"{gauge('sluice_inference_version', by='instance')}, 0)",
                     "{{instance}}",
                 ),
             ),
             unit="short",
             see="Lag at its bound",
+            reach=2,
         ),
         Panel(
             "Flips",

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from grafana.panels import Board, Panel, Query
 from grafana.parts import RUN_VARIABLE
-from grafana.queries import RUN, gauge, rate
+from grafana.queries import RUN, gauge, latest, rate
 
 FATE_TOKENS = "sluice_run_fate_tokens_total"
+
+
+def largest_first(expr: str) -> str:
+    """For bars, which stand in the order of the answer; without what is 0."""
+    return f"sort_desc({expr} > 0)"
+
 
 BOARD = Board(
     name="ledger",
@@ -17,7 +23,7 @@ BOARD = Board(
         Panel(
             "Out of balance",
             "Tokens by which the sum of all fates differs from what was generated. Always 0.",
-            (Query(gauge("sluice_run_unbalanced_tokens", of=RUN, act="max"), "tokens"),),
+            (Query(latest("sluice_run_unbalanced_tokens"), "tokens"),),
             unit="short",
             see="The ledger is out of balance",
             kind="stat",
@@ -28,7 +34,7 @@ BOARD = Board(
         Panel(
             "Without a fate yet",
             "Tokens delivered or saved whose group is alive.",
-            (Query(gauge("sluice_run_in_flight_tokens", of=RUN, act="max"), "tokens"),),
+            (Query(latest("sluice_run_in_flight_tokens"), "tokens"),),
             unit="short",
             see="The ledger is out of balance",
             kind="stat",
@@ -38,7 +44,7 @@ BOARD = Board(
         Panel(
             "Dead letters",
             "Members and groups that were given up, since the run began.",
-            (Query(gauge("sluice_run_dead_letters_total", of=RUN, act="max"), "letters"),),
+            (Query(latest("sluice_run_dead_letters_total"), "letters"),),
             unit="short",
             see="Dead letters",
             kind="stat",
@@ -57,10 +63,14 @@ BOARD = Board(
         ),
         Panel(
             "Redis",
-            "Memory in use, and its limit (0: none). From 75 % on nothing is admitted.",
+            "Memory in use, and its limit if there is one. From 75 % on nothing is admitted.",
             (
                 Query(gauge("sluice_run_redis_used_bytes", of=RUN, act="max"), "used"),
-                Query(gauge("sluice_run_redis_limit_bytes", of=RUN, act="max"), "limit"),
+                Query(
+                    gauge("sluice_run_redis_limit_bytes", of=RUN, act="max") + " > 0",
+                    "limit",
+                    bound=True,
+                ),
             ),
             unit="bytes",
             see="Redis memory",
@@ -90,23 +100,25 @@ BOARD = Board(
         Panel(
             "All tokens by fate",
             "Since the run began.",
-            (Query(gauge(FATE_TOKENS, by="fate", of=RUN, act="max") + " > 0", "{{fate}}"),),
+            (Query(largest_first(latest(FATE_TOKENS, by="fate")), "{{fate}}"),),
             unit="short",
             see="Many refusals",
             kind="bargauge",
+            height=6,
         ),
         Panel(
             "All members by fate",
             "Since the run began.",
             (
                 Query(
-                    gauge("sluice_run_fate_members_total", by="fate", of=RUN, act="max") + " > 0",
+                    largest_first(latest("sluice_run_fate_members_total", by="fate")),
                     "{{fate}}",
                 ),
             ),
             unit="short",
             see="Many refusals",
             kind="bargauge",
+            height=6,
         ),
         Panel(
             "Core- and GPU-seconds by fate",
@@ -114,19 +126,16 @@ BOARD = Board(
             "costs on average.",
             (
                 Query(
-                    gauge(
-                        "sluice_run_fate_device_seconds_total",
-                        by="fate, device",
-                        of=RUN,
-                        act="max",
-                    )
-                    + " > 0",
+                    largest_first(
+                        latest("sluice_run_fate_device_seconds_total", by="fate, device")
+                    ),
                     "{{fate}}, {{device}}",
                 ),
             ),
             unit="s",
             see="Many refusals",
             kind="bargauge",
+            height=6,
         ),
         Panel(
             "Wasted",

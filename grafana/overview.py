@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from grafana.panels import Board, Panel, Query, Row
-from grafana.parts import RUN_VARIABLE
-from grafana.queries import RUN, gauge, idle, rate, share
+from grafana.parts import RUN_VARIABLE, places
+from grafana.queries import RUN, gauge, idle, latest, rate, share
+
+SERVICES = ("training", "inference", "scoring", "prompting")
+GENERATED = rate("sluice_inference_tokens_total", of=RUN)
+TRAINED = rate("sluice_training_tokens_total", of=RUN)
 
 BOARD = Board(
     name="overview",
@@ -16,7 +20,7 @@ BOARD = Board(
         Panel(
             "Generated",
             "Tokens that all engines delivered or saved, per second.",
-            (Query(rate("sluice_inference_tokens_total", of=RUN), "tokens/s"),),
+            (Query(f"{GENERATED} or vector(0)", "tokens/s"),),
             unit="short",
             see="A stage stands still",
             kind="stat",
@@ -28,7 +32,7 @@ BOARD = Board(
         Panel(
             "Trained",
             "Tokens inside the loss of steps that were taken, per second.",
-            (Query(rate("sluice_training_tokens_total", of=RUN), "tokens/s"),),
+            (Query(f"{TRAINED} or vector(0)", "tokens/s"),),
             unit="short",
             see="A stage stands still",
             kind="stat",
@@ -41,8 +45,8 @@ BOARD = Board(
             "Steps",
             "Optimizer steps made, of those that the run is to make.",
             (
-                Query(gauge("sluice_run_steps", of=RUN), "made"),
-                Query(gauge("sluice_run_target_steps", of=RUN), "of"),
+                Query(latest("sluice_run_steps"), "made"),
+                Query(latest("sluice_run_target_steps"), "of"),
             ),
             unit="short",
             see="Reading the dashboards",
@@ -55,8 +59,8 @@ BOARD = Board(
             "Both ends of the stream. Generated runs ahead of trained by what is refused or "
             "teaches nothing; a gap that widens is waste.",
             (
-                Query(rate("sluice_inference_tokens_total", of=RUN), "generated"),
-                Query(rate("sluice_training_tokens_total", of=RUN), "trained"),
+                Query(GENERATED, "generated"),
+                Query(TRAINED, "trained"),
             ),
             unit="short",
             see="A stage stands still",
@@ -66,8 +70,11 @@ BOARD = Board(
         Row("How old are they?"),
         Panel(
             "Lag at training",
-            "Mean lag of the tokens of the last step, in optimizer steps.",
-            (Query(gauge("sluice_training_lag_mean_steps", of=RUN, act="max"), "steps"),),
+            "Mean lag of the tokens of the last step, in optimizer steps, and the limit.",
+            (
+                Query(latest("sluice_training_lag_mean_steps"), "mean"),
+                Query(latest("sluice_run_lag_limit_steps"), "limit"),
+            ),
             unit="short",
             see="Lag at its bound",
             kind="stat",
@@ -101,7 +108,7 @@ BOARD = Board(
             (
                 Query(gauge("sluice_run_lag_mean_steps", by="way", of=RUN), "{{way}}"),
                 Query(gauge("sluice_training_lag_mean_steps", of=RUN, act="max"), "training"),
-                Query(gauge("sluice_run_lag_limit_steps", of=RUN, act="max"), "limit"),
+                Query(gauge("sluice_run_lag_limit_steps", of=RUN, act="max"), "limit", bound=True),
             ),
             unit="short",
             see="Lag at its bound",
@@ -112,7 +119,7 @@ BOARD = Board(
         Panel(
             "Reward",
             "Mean reward of the groups of the last step.",
-            (Query(gauge("sluice_training_reward", of=RUN, act="max"), "reward"),),
+            (Query(latest("sluice_training_reward"), "last step"),),
             unit="short",
             see="Reward falls or collapses",
             kind="stat",
@@ -124,8 +131,8 @@ BOARD = Board(
             "Mismatch",
             "k3 between the trainer's log-probs and the engines', in nats: near 0 both compute the "
             "same policy.",
-            (Query(gauge("sluice_training_mismatch_k3_nats", of=RUN, act="max"), "nats"),),
-            unit="short",
+            (Query(latest("sluice_training_mismatch_k3_nats"), "nats"),),
+            unit="sci",
             see="Mismatch grows",
             kind="stat",
             width=4,
@@ -133,7 +140,7 @@ BOARD = Board(
             limits=(0.01, 0.1),
         ),
         Panel(
-            "Reward by step",
+            "Reward over time",
             "Mean reward of each step's own groups, before the step.",
             (Query(gauge("sluice_training_reward", of=RUN, act="max"), "reward"),),
             unit="short",
@@ -161,50 +168,70 @@ BOARD = Board(
             see="Reading the dashboards",
             kind="stat",
             width=4,
-            height=7,
             limits=(1,),
         ),
         Panel(
-            "Where the groups are",
-            "Groups alive by place: to be generated, to be scored (open), whole and waiting for "
-            "the trainer. What is full stands before the bottleneck.",
-            (
-                Query(gauge("sluice_run_place_groups", by="place", of=RUN), "{{place}}"),
-                Query(gauge("sluice_run_window_groups", of=RUN), "the window"),
-            ),
-            unit="short",
-            see="A stage stands still",
-            width=10,
-            height=7,
-        ),
-        Panel(
-            "Time spent waiting",
-            "Share of each service's time that its processes were idle, by what they waited for. "
-            "Prompting waits for the window: that is as it should be.",
+            "Waiting now",
+            "Share of each service's time that its processes are idle, by what they wait for, from "
+            "1 % on. Prompting waits for the window: that is as it should be.",
             tuple(
-                Query(idle(service, of=RUN), f"{service}: {{{{cause}}}}")
-                for service in ("training", "inference", "scoring", "prompting")
+                Query(f"{idle(service, of=RUN)} > 0.01", f"{service}: {{{{cause}}}}")
+                for service in SERVICES
             ),
             unit="percentunit",
             see="Training starves",
-            width=10,
-            height=7,
+            kind="bargauge",
             most=1,
         ),
+        places("Where the groups are"),
         Panel(
-            "Processes",
-            "Processes by their beats; a silent one will be replaced, its work is given to others.",
+            "Not at work",
+            "Processes that are silent: they will be replaced, their work is given to others; and "
+            "engines in quarantine.",
             (
                 Query(
-                    gauge("sluice_run_processes", by="service, state", of=RUN) + " > 0",
-                    "{{service}} {{state}}",
+                    gauge('sluice_run_processes{state!="alive"}', by="state", of=RUN), "{{state}}"
                 ),
             ),
             unit="short",
             see="A process is silent",
-            kind="bargauge",
-            width=24,
+            kind="stat",
+            width=4,
             height=6,
+            limits=(1,),
+        ),
+        Panel(
+            "Processes",
+            "Processes that beat, by service.",
+            (
+                Query(
+                    gauge('sluice_run_processes{state="alive"}', by="service", of=RUN),
+                    "{{service}}",
+                ),
+            ),
+            unit="short",
+            see="A process is silent",
+            kind="stat",
+            height=6,
+        ),
+        Panel(
+            "Time spent waiting",
+            "Share of each service's time that its processes were idle, whatever they waited for.",
+            tuple(
+                Query(
+                    share(
+                        rate(f"sluice_{service}_idle_seconds_total", of=RUN),
+                        rate(f"sluice_{service}_wall_seconds_total", of=RUN),
+                    ),
+                    service,
+                )
+                for service in SERVICES
+            ),
+            unit="percentunit",
+            see="Training starves",
+            width=12,
+            height=6,
+            most=1,
         ),
     ),
 )

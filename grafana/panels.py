@@ -10,16 +10,19 @@ COLUMNS = 24
 
 
 class Query(NamedTuple):
-    """PromQL, and what its lines are called."""
+    """PromQL, and what its lines are called; a `bound` is a dashed line beside the others."""
 
     expr: str
     legend: str = ""
+    bound: bool = False
 
 
 class Panel(NamedTuple):
     """`text` is its description; `limits` are values from which it turns orange, then red.
 
-    With `falling` the limits are lower bounds. `see` is a title of the runbook.
+    With `falling` the limits are lower bounds. `see` is a title of the runbook. The axis goes from
+    `least` to `most` where they are given, and otherwise to `reach` at least: curves that are 0 as
+    long as all is well need that, or Grafana draws them on an axis up to 100.
     """
 
     title: str
@@ -35,6 +38,7 @@ class Panel(NamedTuple):
     stacked: bool = False
     least: float | None = 0
     most: float | None = None
+    reach: float | None = None
 
 
 class Text(NamedTuple):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from grafana.panels import Board, Panel, Query
-from grafana.parts import RUN_VARIABLE, instances, times
-from grafana.queries import PROCESS, RUN, gauge, rate
+from grafana.parts import RUN_VARIABLE, instances, places, times
+from grafana.queries import RUN, gauge, rate
+
+UNUSABLE = "sluice_prompting_unusable_groups_total"
 
 BOARD = Board(
     name="prompting",
@@ -29,30 +31,18 @@ BOARD = Board(
             see="Redis memory",
             width=12,
         ),
-        Panel(
-            "The window",
-            "Groups alive by place, and how many may be.",
-            (
-                Query(gauge("sluice_run_place_groups", by="place", of=RUN), "{{place}}"),
-                Query(gauge("sluice_run_window_groups", of=RUN), "the window"),
-                Query(gauge("sluice_run_batch_groups", of=RUN), "a step"),
-            ),
-            unit="short",
-            see="A stage stands still",
-            width=12,
-        ),
+        places("The window", Query(gauge("sluice_run_batch_groups", of=RUN), "a step", bound=True)),
         Panel(
             "Unusable examples",
             "Groups whose example cannot be attempted: each is a dead letter by its reason.",
             (
-                Query(
-                    "sum by (reason) (sluice_prompting_unusable_groups_total{" + PROCESS + "})",
-                    "{{reason}}",
-                ),
+                Query(gauge(UNUSABLE), "in all"),
+                Query(f"{gauge(UNUSABLE, by='reason')} > 0", "{{reason}}"),
             ),
             unit="short",
             see="Dead letters",
             width=12,
+            reach=1,
         ),
         *times("prompting", "an admission", see="A stage stands still", width=12),
     ),

@@ -13,6 +13,12 @@ def gauge(name: str, *, by: str = "", of: str = PROCESS, act: str = "sum") -> st
     return f"{act}{_by(by)}({_selected(name, of)})"
 
 
+def latest(name: str, *, by: str = "", of: str = RUN) -> str:
+    """The newest value in the time that is shown, by labels or the largest of all: a run that has
+    ended shows how it ended."""
+    return f"max{_by(by)}(last_over_time({_selected(name, of)}[$__range]))"
+
+
 def rate(name: str, *, by: str = "", of: str = PROCESS) -> str:
     """How fast a counter grows, per second."""
     return f"sum{_by(by)}(rate({_selected(name, of)}[$__rate_interval]))"

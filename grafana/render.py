@@ -12,8 +12,17 @@ Json = dict[str, Any]
 SOURCE = {"type": "prometheus", "uid": "prometheus"}
 RUNBOOK = "sluice-runbook"
 SCHEMA_VERSION = 41
-LEAST_INTERVAL = "15s"
-"""A rate needs several scrapes: $__rate_interval is four times this at least."""
+BARS = {
+    "orientation": "horizontal",
+    "displayMode": "basic",
+    "namePlacement": "left",
+    "sizing": "manual",
+    "minVizHeight": 16,
+    "maxVizHeight": 32,
+    "text": {"titleSize": 12, "valueSize": 18},
+}
+"""Bars as high as a line of text, however few there are."""
+BOUND = {"mode": "fixed", "fixedColor": "text"}
 
 
 def to_json(board: Board, anchors: dict[str, int]) -> Json:
@@ -69,9 +78,8 @@ def _panel(panel: Panel, anchors: dict[str, int]) -> Json:
         "description": f"{panel.text}\n\n[Runbook: {panel.see}]({link})",
         "links": [_link("link", f"Runbook: {panel.see}", url=link)],
         "datasource": SOURCE,
-        "interval": LEAST_INTERVAL,
         "targets": [_target(panel, query, n) for n, query in enumerate(panel.queries)],
-        "fieldConfig": {"defaults": _defaults(panel), "overrides": []},
+        "fieldConfig": {"defaults": _defaults(panel), "overrides": _overrides(panel)},
         "options": _options(panel),
     }
 
@@ -91,12 +99,33 @@ def _target(panel: Panel, query: Query, number: int) -> Json:
 
 def _defaults(panel: Panel) -> Json:
     shown: Json = {"unit": panel.unit, "thresholds": _thresholds(panel)}
+    if panel.unit == "sci" and panel.kind == "stat":
+        shown["decimals"] = 1
     if panel.kind in ("stat", "bargauge"):
-        shown["color"] = {"mode": "thresholds"}
+        shown |= {"color": {"mode": "thresholds"}, "noValue": "none"}
     if panel.kind == "timeseries":
         shown |= {"color": {"mode": "palette-classic"}, "custom": _lines(panel)}
     bounds = {"min": panel.least, "max": panel.most}
     return shown | {name: bound for name, bound in bounds.items() if bound is not None}
+
+
+def _overrides(panel: Panel) -> list[Json]:
+    """A bound is a line of its own: dashed, nothing below it, and never stacked."""
+    drawn = {
+        "color": BOUND,
+        "custom.lineStyle": {"fill": "dash", "dash": [8, 8]},
+        "custom.fillOpacity": 0,
+        "custom.lineWidth": 1,
+        "custom.stacking": {"mode": "none"},
+    }
+    return [
+        {
+            "matcher": {"id": "byName", "options": query.legend},
+            "properties": [{"id": name, "value": value} for name, value in drawn.items()],
+        }
+        for query in panel.queries
+        if query.bound
+    ]
 
 
 def _thresholds(panel: Panel) -> Json:
@@ -111,7 +140,8 @@ def _thresholds(panel: Panel) -> Json:
 
 
 def _lines(panel: Panel) -> Json:
-    return {
+    reach = {} if panel.reach is None else {"axisSoftMax": panel.reach}
+    return reach | {
         "lineWidth": 1 if panel.stacked else 2,
         "fillOpacity": 60 if panel.stacked else 8,
         "stacking": {"mode": "normal" if panel.stacked else "none"},
@@ -125,9 +155,10 @@ def _options(panel: Panel) -> Json:
     reduced = {"calcs": ["lastNotNull"], "fields": "", "values": False}
     match panel.kind:
         case "stat":
-            return {"reduceOptions": reduced, "colorMode": "background", "graphMode": "none"}
+            shown = {"colorMode": "background", "graphMode": "none", "textMode": "value_and_name"}
+            return {"reduceOptions": reduced} | shown
         case "bargauge":
-            return {"reduceOptions": reduced, "orientation": "horizontal", "displayMode": "basic"}
+            return {"reduceOptions": reduced} | BARS
         case "heatmap":
             return {
                 "calculate": False,

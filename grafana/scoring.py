@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from grafana.panels import Board, Panel, Query
 from grafana.parts import RUN_VARIABLE, instances, times
-from grafana.queries import RUN, each, gauge, quantile, rate, share
+from grafana.queries import RUN, each, gauge, rate, share
+
+ERRORS = "sluice_scoring_errors_total"
+MEMBERS = rate("sluice_scoring_members_total")
+
+
+def up_to(bound: str) -> str:
+    """Members per second whose reward was at most so much."""
+    return rate(f'sluice_scoring_reward_bucket{{le="{bound}"}}')
+
 
 BOARD = Board(
     name="scoring",
@@ -36,15 +45,7 @@ BOARD = Board(
         Panel(
             "Seconds a member",
             "How long a member is graded, from its text to its verdict, its wait for a worker too.",
-            (
-                Query(
-                    each(
-                        rate("sluice_scoring_grading_seconds_total"),
-                        rate("sluice_scoring_members_total"),
-                    ),
-                    "seconds",
-                ),
-            ),
+            (Query(each(rate("sluice_scoring_grading_seconds_total"), MEMBERS), "seconds"),),
             unit="s",
             see="A stage stands still",
         ),
@@ -52,17 +53,13 @@ BOARD = Board(
             "Errors",
             "Members without a reward, of those scored; a fault is never a reward of 0.",
             (
-                Query(
-                    share(
-                        rate("sluice_scoring_errors_total", by="reason"),
-                        rate("sluice_scoring_members_total"),
-                    ),
-                    "{{reason}}",
-                ),
+                Query(share(rate(ERRORS), MEMBERS), "in all"),
+                Query(f"{share(rate(ERRORS, by='reason'), MEMBERS)} > 0", "{{reason}}"),
             ),
             unit="percentunit",
             see="Scorer errors",
             limits=(0.005, 0.02),
+            reach=0.03,
         ),
         Panel(
             "Workers replaced",
@@ -70,18 +67,18 @@ BOARD = Board(
             (Query(gauge("sluice_scoring_replaced_workers_total", by="instance"), "{{instance}}"),),
             unit="short",
             see="Scorer errors",
+            reach=1,
         ),
         Panel(
             "Reward",
-            "Of the members scored, trained or not: the median, and the middle half around it.",
+            "Shares of the members scored, trained or not, by their reward.",
             (
-                Query(quantile(0.75, "sluice_scoring_reward"), "75 %"),
-                Query(quantile(0.5, "sluice_scoring_reward"), "median"),
-                Query(quantile(0.25, "sluice_scoring_reward"), "25 %"),
+                Query(f"1 - {share(up_to('0.0'), up_to('+Inf'))}", "above 0"),
+                Query(f"1 - {share(up_to('0.99'), up_to('+Inf'))}", "above 0.99"),
             ),
-            unit="short",
+            unit="percentunit",
             see="Reward falls or collapses",
-            least=None,
+            most=1,
         ),
         *times("scoring", "grading", see="A stage stands still", width=12),
         Panel(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grafana.panels import Board, Panel, Query, Row
 from grafana.parts import RUN_VARIABLE, instances, times
-from grafana.queries import RUN, each, gauge, rate, share
+from grafana.queries import PROCESS, RUN, each, gauge, latest, rate, share
 
 TOKENS = rate("sluice_training_tokens_total")
 MEMBERS = rate("sluice_training_members_total")
@@ -19,9 +19,15 @@ def last_step(name: str) -> str:
     return gauge(f"sluice_training_{name}", act="max")
 
 
-def most_common(expr: str) -> str:
-    """The reasons that count; there are too many for a legend."""
-    return f"topk(5, {expr})"
+def by_lag(name: str) -> str:
+    """The same by the lag of its tokens; no line where the last step had none of it."""
+    return gauge(f"sluice_training_{name}", by="steps", act="max")
+
+
+def by_reason(refused: str, whole: str) -> tuple[Query, Query]:
+    """The share of all that came; and of the reasons those that count: a legend holds no more."""
+    common = f"topk(5, {share(rate(refused, by='reason'), whole)} > 0)"
+    return Query(share(rate(refused), whole), "in all"), Query(common, "{{reason}}")
 
 
 BOARD = Board(
@@ -47,6 +53,30 @@ BOARD = Board(
             see="Reward falls or collapses",
         ),
         Panel(
+            "Imitation and distillation",
+            "Mean -log p of the tokens that were imitated, and divergence from the teacher: both "
+            "fall, where there are any.",
+            (
+                Query(last_step("imitation_nats"), "imitation"),
+                Query(last_step("distillation_nats"), "distillation"),
+            ),
+            unit="short",
+            see="Reading the dashboards",
+            least=None,
+            reach=1,
+        ),
+        Panel(
+            "Tokens beside the rewards'",
+            "Tokens of examples that were imitated, and of completions that a teacher has judged.",
+            (
+                Query(rate("sluice_training_imitated_tokens_total"), "imitated/s"),
+                Query(rate("sluice_training_distilled_tokens_total"), "distilled/s"),
+            ),
+            unit="short",
+            see="Reading the dashboards",
+            reach=1,
+        ),
+        Panel(
             "Gradient norm",
             "Before it was clipped; beside it the steps that were skipped, per second.",
             (
@@ -62,6 +92,14 @@ BOARD = Board(
             (Query(last_step("completion_tokens"), "tokens"),),
             unit="short",
             see="Answers grow longer",
+        ),
+        Panel(
+            "Least share",
+            "Share of the trained members over share of the sampled ones, of the task or length for"
+            " which that is least. At 1 all are trained alike; no line: too little was counted.",
+            (Query(gauge("sluice_training_least_share_ratio", by="by", act="min"), "{{by}}"),),
+            unit="percentunit",
+            see="A task or a length starves",
         ),
         Panel(
             "Groups without signal",
@@ -96,7 +134,7 @@ BOARD = Board(
                 Query(last_step("lag_mean_steps"), "mean"),
                 Query(last_step("lag_p95_steps"), "95 %"),
                 Query(last_step("lag_max_steps"), "largest"),
-                Query(gauge("sluice_run_lag_limit_steps", of=RUN, act="max"), "limit"),
+                Query(gauge("sluice_run_lag_limit_steps", of=RUN, act="max"), "limit", bound=True),
             ),
             unit="short",
             see="Lag at its bound",
@@ -106,7 +144,7 @@ BOARD = Board(
             "Lag of the oldest token in flight, and of whole groups that wait for the trainer.",
             (
                 Query(gauge("sluice_run_lag_max_steps", by="way", of=RUN), "{{way}}"),
-                Query(gauge("sluice_run_lag_limit_steps", of=RUN, act="max"), "limit"),
+                Query(gauge("sluice_run_lag_limit_steps", of=RUN, act="max"), "limit", bound=True),
             ),
             unit="short",
             see="Lag at its bound",
@@ -131,7 +169,7 @@ BOARD = Board(
             "Mismatch",
             "k3 between the trainer's log-probs and the engines', in nats.",
             (Query(last_step("mismatch_k3_nats"), "k3"),),
-            unit="short",
+            unit="sci",
             see="Mismatch grows",
             limits=(0.01, 0.1),
         ),
@@ -154,34 +192,57 @@ BOARD = Board(
         ),
         Panel(
             "Clipped and clamped",
-            "Tokens of the last step that the loss clipped, and those whose log r was clamped.",
+            "Tokens of the last step that the loss clipped, those that a correction took out, and "
+            "those whose log r was clamped.",
             (
                 Query(last_step("clipped_ratio"), "clipped"),
+                Query(last_step("trust_masked_ratio"), "taken out"),
                 Query(last_step("clamped_ratio"), "clamped"),
             ),
             unit="percentunit",
             see="Mismatch grows",
+            reach=0.1,
+        ),
+        Panel(
+            "Mismatch by lag",
+            "As Mismatch, of the last step's tokens that lagged by so many steps.",
+            (Query(by_lag("mismatch_k3_by_lag_nats"), "{{steps}}"),),
+            unit="sci",
+            see="Mismatch grows",
+        ),
+        Panel(
+            "Effective sample size by lag",
+            "As Effective sample size, of the last step's tokens that lagged by so many steps.",
+            (Query(by_lag("ess_by_lag_ratio"), "{{steps}}"),),
+            unit="percentunit",
+            see="Mismatch grows",
             most=1,
+        ),
+        Panel(
+            "Clipped by lag",
+            "Tokens that the loss clipped, of the last step's that lagged by so many steps.",
+            (Query(by_lag("clipped_by_lag_ratio"), "{{steps}}"),),
+            unit="percentunit",
+            see="Mismatch grows",
+            reach=0.1,
+        ),
+        Panel(
+            "Taken out by lag",
+            "Tokens that a correction took out, of the last step's that lagged by so many steps.",
+            (Query(by_lag("trust_masked_by_lag_ratio"), "{{steps}}"),),
+            unit="percentunit",
+            see="Mismatch grows",
+            reach=0.1,
         ),
         Row("Refusals"),
         Panel(
             "Refused members",
             "Members refused whole, of all that were refused or trained, by reason.",
-            (
-                Query(
-                    most_common(
-                        share(
-                            rate("sluice_training_refused_members_total", by="reason"),
-                            f"{REFUSED} + {MEMBERS}",
-                        )
-                    ),
-                    "{{reason}}",
-                ),
-            ),
+            by_reason("sluice_training_refused_members_total", f"{REFUSED} + {MEMBERS}"),
             unit="percentunit",
             see="Many refusals",
             limits=(0.05, 0.2),
-            most=1,
+            reach=0.25,
         ),
         Panel(
             "Refused, by length",
@@ -189,7 +250,9 @@ BOARD = Board(
             "to so many tokens. Long ones in front: they are too slow for `lag.max`.",
             (
                 Query(
-                    gauge("sluice_training_refused_by_length_members_total", by="tokens"),
+                    latest(
+                        "sluice_training_refused_by_length_members_total", by="tokens", of=PROCESS
+                    ),
                     "{{tokens}}",
                 ),
             ),
@@ -200,20 +263,10 @@ BOARD = Board(
         Panel(
             "Tokens not trained",
             "Of members refused whole, or masked: their share of all tokens that came, by reason.",
-            (
-                Query(
-                    most_common(
-                        share(
-                            rate("sluice_training_refused_tokens_total", by="reason"),
-                            f"{UNTRAINED} + {TOKENS}",
-                        )
-                    ),
-                    "{{reason}}",
-                ),
-            ),
+            by_reason("sluice_training_refused_tokens_total", f"{UNTRAINED} + {TOKENS}"),
             unit="percentunit",
             see="Many refusals",
-            most=1,
+            reach=0.25,
         ),
         Row("Time"),
         *times("training", "a step", see="Training starves"),
@@ -248,6 +301,7 @@ BOARD = Board(
             unit="short",
             see="Reading the dashboards",
             width=12,
+            reach=1,
         ),
     ),
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pipeline.errors import ConfigError
-from pipeline.run import Run
+from pipeline.run import Run, Spec
 
 ADMISSION_SHARE = 0.75
 """Of the server's memory: beyond it nothing is admitted."""
@@ -52,6 +52,11 @@ def drawbacks(run: Run, *, examples: int, context: int | None) -> Iterator[str]:
             f"data: {examples} examples in {run.prompting.epochs} epochs are {groups} groups, and"
             f" {run.steps} steps want {wanted}: the run ends with its data"
         )
+    if run.objective.distillation is None and any(map(_is_teacher, run.scoring.scorers)):
+        yield (
+            "scoring.scorers: there is a teacher, and nothing is learnt from it without"
+            " [objective.distillation]"
+        )
     if run.up.inference > run.window:
         yield (
             f"up.inference = {run.up.inference}: engines share a window of {run.window} groups,"
@@ -68,6 +73,10 @@ def drawbacks(run: Run, *, examples: int, context: int | None) -> Iterator[str]:
             f" its last answer is scored (scoring.timeout_seconds ="
             f" {run.scoring.timeout_seconds:g})"
         )
+
+
+def _is_teacher(spec: Spec) -> bool:
+    return (spec if isinstance(spec, str) else spec.get("use")) == "teacher"
 
 
 def _mb(count: float) -> str:

@@ -39,6 +39,7 @@ FATES = (
     "scorer_error",
     "failed",
     "cut",
+    "surplus",
     "expired",
     "late",
     "duplicate",

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from pipeline.bus.bus import Bus, Pulse
 from pipeline.bus.connection import patience
 from pipeline.errors import Gone, SluiceError
-from pipeline.messages import Beat
+from pipeline.messages import Beat, Starved
 from pipeline.metrics import Metrics
 from pipeline.watch import ENDED, SILENT_SECONDS
 
@@ -66,6 +66,7 @@ class Life:
         self._alive_until = now + PATIENCE_SECONDS
         self._heard_at, self._unheard = now, ""
         self.also: Callable[[], None] = lambda: None  # after each beat, in its thread
+        self.starved: tuple[Starved, ...] = ()  # set by the trainer
         self.signal = ""
         self._ended = threading.Event()
         self._lock = threading.Lock()  # of what both threads write: boot, and the four below
@@ -218,6 +219,7 @@ class Life:
             totals={name: total for name, total in self._metrics.totals().items() if total},
             gauges=self._metrics.gauges(),
             curves=self._metrics.curves(),
+            starved=self.starved,
         )
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

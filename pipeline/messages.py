@@ -104,11 +104,23 @@ class Completion(Struct, frozen=True, kw_only=True, tag="completion/1"):
         return len(self.ids) // 4
 
 
+class Teaching(Struct, frozen=True, kw_only=True):
+    """What a teacher thinks of a completion's tokens: their log-probs [T] under it, float32.
+
+    `top_logprobs` (float32 [T, k]) are those of its k likeliest ids at each place, `top_ids` (int32
+    [T, k]), and may be left out; where it has fewer than k, -inf fills them up.
+    """
+
+    logprobs: bytes
+    top_ids: bytes = b""
+    top_logprobs: bytes = b""
+
+
 class Score(Struct, frozen=True, kw_only=True, tag="score/1"):
     """What a scorer made of one member. With `error` set there is no reward at all.
 
     `outcome` is the verdict before shaping; `parts` the reward by scorer; `values` optional
-    per-token values [T], float32.
+    per-token values [T], float32; `teaching` what a teacher among the scorers said.
     """
 
     reward: float | None
@@ -117,6 +129,7 @@ class Score(Struct, frozen=True, kw_only=True, tag="score/1"):
     parts: dict[str, float] = {}
     error: str | None = None
     values: bytes = b""
+    teaching: Teaching | None = None
 
 
 class Tensor(Struct, frozen=True, array_like=True):
@@ -151,13 +164,25 @@ class Manifest(Struct, frozen=True, kw_only=True, tag="manifest/1"):
     base: int | None = None
 
 
+class Starved(Struct, frozen=True, array_like=True):
+    """Members whose share of what is trained is far below their share of what was sampled.
+
+    They are of one `task`, or of one `length`: up to `name` tokens.
+    """
+
+    by: Literal["task", "length"]
+    name: str
+    trained_share: float
+    sampled_share: float
+
+
 class Beat(Struct, frozen=True, kw_only=True, tag="beat/1"):
     """What a process says of itself once a second. `totals` only ever grow within a boot.
 
     `http` is the address of its metrics; `waiting_for` names what blocks it, or is None, and
     `waited_seconds` says since when, as a duration, since clocks differ. `turn_seconds` is how long
     its loop has been in one turn, and 0 in an act that was declared to be long. `curves` are
-    numbers over the steps of the run, thinned, as (step, value).
+    numbers over the steps of the run, thinned, as (step, value); `starved` is told by the trainer.
     """
 
     service: str
@@ -175,6 +200,7 @@ class Beat(Struct, frozen=True, kw_only=True, tag="beat/1"):
     waited_seconds: float = 0.0
     turn_seconds: float = 0.0
     curves: dict[str, tuple[tuple[float, float], ...]] = {}
+    starved: tuple[Starved, ...] = ()
 
 
 Message = Prompt | Completion | Score | Blob | Manifest | Beat

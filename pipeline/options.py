@@ -15,23 +15,31 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pipeline import plugins, protocols
+from pipeline.anchor import corrections_of
 from pipeline.run import Run, Spec
 from pipeline.verdicts import AT, terms
 
 FAMILIES: dict[str, plugins.Table] = {
     "weights": protocols.TRANSPORTS,
+    "model.adapter": protocols.ADAPTERS,
     "data": protocols.DATASETS,
     "inference.engine": protocols.ENGINES,
     AT: protocols.SCORERS,
     "objective.advantage": protocols.ADVANTAGES,
     "objective.loss": protocols.LOSSES,
     "objective.correction": protocols.CORRECTIONS,
+    "objective.kl": protocols.DIVERGENCES,
     "training.backend": protocols.BACKENDS,
     "training.sinks": protocols.SINKS,
 }
 """The keys that take a plug-in, and what each can name."""
 
-GIVEN = {"weights": {"run"}, "inference.engine": {"boot", "swap"}, "training.sinks": {"folder"}}
+GIVEN = {
+    "weights": {"run"},
+    "inference.engine": {"boot", "swap"},
+    "training.sinks": {"folder"},
+    AT: {"policy"},
+}
 """What the program gives to a plug-in, and no user can."""
 
 
@@ -63,15 +71,22 @@ def check_options(run: Run) -> None:
 def parts(run: Run) -> Iterator[Part]:
     """Every plug-in of the run. Raises ConfigError for a scorer's weight or gate that is none."""
     yield Part("weights", "weights", run.weights)
+    if run.model.adapter is not None:
+        yield Part("model.adapter", "model.adapter", run.model.adapter)
     yield Part("data", "data", run.data)
     if run.evaluation:
         yield Part("data", "evaluation.data", run.evaluation.data)
+    if run.objective.imitation:
+        yield Part("data", "objective.imitation.data", run.objective.imitation.data)
     yield Part("inference.engine", "inference.engine", run.inference.engine)
     for number, term in enumerate(terms(run.scoring.scorers)):
         yield Part(AT, f"{AT}[{number}]", term.spec)
     yield Part("objective.advantage", "objective.advantage", run.objective.advantage)
     yield Part("objective.loss", "objective.loss", run.objective.loss)
-    yield Part("objective.correction", "objective.correction", run.objective.correction)
+    for spec in corrections_of(run.objective):
+        yield Part("objective.correction", "objective.correction", spec)
+    if run.objective.kl is not None:
+        yield Part("objective.kl", "objective.kl", run.objective.kl)
     yield Part("training.backend", "training.backend", run.training.backend)
     for number, spec in enumerate(run.training.sinks):
         yield Part("training.sinks", f"training.sinks[{number}]", spec)

@@ -56,10 +56,15 @@ def make(table: Table, spec: Spec, *args: object, at: str, **given: object) -> A
     return thing(*args, **given, **options)
 
 
-def build(table: Table, spec: Spec, *, at: str) -> Any:
-    """A function, bound to the spec's options; a class with a `__call__` is made from them."""
+def build(table: Table, spec: Spec, *, at: str, **given: object) -> Any:
+    """A function, bound to the spec's options; a class with a `__call__` is made from them.
+
+    Of what is `given` a plug-in gets what it has a keyword-only parameter for.
+    """
     thing = find(table, spec, at)
-    options = check(thing, options_of(spec), at, given=frozenset())
+    names = inspect.signature(thing).parameters if given else {}
+    mine = {name: value for name, value in given.items() if name in names}
+    options = check(thing, options_of(spec), at, given=frozenset(mine)) | mine
     return thing(**options) if inspect.isclass(thing) else functools.partial(thing, **options)
 
 

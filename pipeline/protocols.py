@@ -6,12 +6,12 @@ project; outside code is named the same way, as "package.module:thing".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from pipeline.messages import Completion, Manifest, Work
+from pipeline.messages import Completion, Kept, Manifest, Teaching, Work
 
 if TYPE_CHECKING:
     import torch
@@ -181,8 +181,24 @@ class Dataset(Protocol):
         """Of all that it holds: two data sets with one digest give the same examples."""
 
 
+class Drawn(Struct, frozen=True, kw_only=True):
+    """How an answer's tokens were drawn, for scorers that hold a model against them.
+
+    `prompt` has the prompt's ids, int32, `logprobs` (float32 [T]) the answer's as recorded, under
+    this temperature and over the `kept` ids where not all could be drawn.
+    """
+
+    prompt: bytes
+    logprobs: bytes
+    temperature: float
+    kept: Kept | None = None
+
+
 class Answer(Struct, frozen=True, kw_only=True):
-    """What a scorer sees of one member."""
+    """What a scorer sees of one member; `drawn` if it has `reads_drawn = True`.
+
+    `max_tokens` is how long it could be; 0 where that is not known.
+    """
 
     text: str
     prompt: str
@@ -190,17 +206,27 @@ class Answer(Struct, frozen=True, kw_only=True):
     finish: str
     task: str = ""
     ids: tuple[int, ...] = ()
+    drawn: Drawn | None = None
+    max_tokens: int = 0
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
-    """A reward; `outcome` is the verdict before any shaping and defaults to the reward."""
+    """A reward; `outcome` is the verdict before any shaping and defaults to the reward.
+
+    A teacher adds what is to be distilled of its `teaching`.
+    """
 
     reward: float
     outcome: float | None = None
+    teaching: Teaching | None = None
 
 
 class Scorer(Protocol):
-    """Grades one answer. A plain function runs in a killable process, an async one on the loop."""
+    """Grades one answer. A plain function runs in a killable process, an async one on the loop.
+
+    `version`, of the class or of what it made, tells results apart. One with `reads_drawn = True`
+    is shown how the tokens were drawn. A keyword-only parameter `policy` is given `model.path`.
+    """
 
     def __call__(self, answer: Answer) -> float | Verdict: ...
 
@@ -213,7 +239,15 @@ class Pack(NamedTuple):
     aggregation x 1/denominator, 0 outside the loss) are float32 [T] and, like `lag` (int64 [T]),
     stand at the token that they speak of: entry t is about predicting ids[t] from what precedes it.
     `kept_counts` (int64 [T]) says how many of `kept_ids` (int64 [K], concatenated) each token was
-    drawn from; 0: from the whole vocabulary.
+    drawn from; 0: from the whole vocabulary. `score` (float32 [T]) is the member's outcome before
+    any shaping, and `segment` (int64 [T]) the number of the turn within it: of the stretch between
+    tokens that others wrote.
+
+    Two more streams have counts of their own: tokens to imitate with `ce_weight`, and tokens to
+    distil with `kl_weight`; each, like `weight`, is 0 outside its stream, and a token is inside
+    where any of the three is not. Of what is known about a token under another model, `teacher` and
+    `reference` are its log-prob (float32 [T], 0 where there is none), and `teacher_logprobs`
+    (float32 [T, k]) those of `teacher_ids` (int64 [T, k]), the teacher's likeliest; k may be 0.
     """
 
     ids: torch.Tensor
@@ -226,23 +260,33 @@ class Pack(NamedTuple):
     lag: torch.Tensor
     kept_counts: torch.Tensor
     kept_ids: torch.Tensor
+    score: torch.Tensor
+    segment: torch.Tensor
+    ce_weight: torch.Tensor
+    kl_weight: torch.Tensor
+    teacher: torch.Tensor
+    teacher_ids: torch.Tensor
+    teacher_logprobs: torch.Tensor
+    reference: torch.Tensor
 
 
 class Packed(NamedTuple):
     """Of each token given those before it in its sequence, float32 [T]; 0 at a sequence's first.
 
     `entropy` (nats) belongs to the distribution that the token was drawn from; no gradient.
+    `among` [T, k] has the log-probs of the pack's `teacher_ids`, and is None where it has none.
     """
 
     logp: torch.Tensor
     entropy: torch.Tensor
+    among: torch.Tensor | None = None
 
 
 class Tokens(NamedTuple):
-    """What a loss sees of one pack: flat and aligned, float32 [T] (sequence, lag: int64 [T]).
+    """What a loss sees of one pack: flat and aligned, float32 [T]; sequence, lag, segment int64.
 
-    `anchor` is the log-prob that the ratio is taken against: the behaviour policy's, or the
-    trainer's own before the step. Outside the loss (weight 0) all log-probs are 0.
+    `anchor` is the log-prob that the ratio is taken against: the behaviour policy's, the trainer's
+    own before the step, or one between them. Outside the stream (weight 0) all log-probs are 0.
     """
 
     logp: torch.Tensor
@@ -252,12 +296,41 @@ class Tokens(NamedTuple):
     weight: torch.Tensor
     sequence: torch.Tensor
     lag: torch.Tensor
+    score: torch.Tensor
+    segment: torch.Tensor
+    reference: torch.Tensor
+    teacher: torch.Tensor
 
 
 class Advantage(Protocol):
     """Rewards [n] of one group, those that have one, to advantages [n]."""
 
     def __call__(self, rewards: torch.Tensor) -> torch.Tensor: ...
+
+
+class Graded(NamedTuple):
+    """A group of a batch: its task, and what its advantage made of each reward, float64 [n]."""
+
+    task: str
+    values: torch.Tensor
+
+
+@runtime_checkable
+class Batchwise(Protocol):
+    """What an advantage has besides where it depends on all groups of a batch, in their order."""
+
+    def over_batch(self, groups: Sequence[Graded]) -> list[torch.Tensor]:
+        """The advantages [n] of each group; changes nothing, and may be asked again."""
+
+
+@runtime_checkable
+class Observes(Protocol):
+    """What an advantage has besides where it remembers former batches.
+
+    Each is told once, in order, and again in a replay; `memory` and `recall` carry the rest.
+    """
+
+    def observe(self, groups: Sequence[Graded]) -> None: ...
 
 
 class Loss(Protocol):
@@ -275,6 +348,21 @@ class Correction(Protocol):
     def __call__(self, tokens: Tokens) -> torch.Tensor: ...
 
 
+@runtime_checkable
+class Wide(Protocol):
+    """What a loss or a correction has besides where it depends on all tokens of a step.
+
+    It sees them once before the step, pack by pack and without a gradient; this costs a forward
+    pass more, and is done for those that ask for it by having these two.
+    """
+
+    def look(self, tokens: Tokens) -> torch.Tensor:
+        """What a pack tells: any number of rows [n, c], which are put below each other."""
+
+    def told(self, rows: torch.Tensor) -> Loss:
+        """The loss or correction of this step, given the rows of all packs and ranks."""
+
+
 class StepResult(NamedTuple):
     """One optimizer step: whether it was taken, and the gradient's norm before clipping."""
 
@@ -283,9 +371,22 @@ class StepResult(NamedTuple):
 
 
 class PackLoss(Protocol):
-    """Log-probs [T] of a pack's tokens to the scalar to differentiate."""
+    """Log-probs [T] of a pack's tokens to the scalar to differentiate.
 
-    def __call__(self, logp: torch.Tensor) -> torch.Tensor: ...
+    Where the pack has a teacher's likeliest ids, with their log-probs [T, k] as well.
+    """
+
+    def __call__(self, logp: torch.Tensor, *among: torch.Tensor) -> torch.Tensor: ...
+
+
+class Snapshot(Protocol):
+    """What a checkpoint holds of a back end, as it was. May be used from any thread."""
+
+    def fingerprint(self) -> str:
+        """Of the masters."""
+
+    def write(self, folder: str) -> None:
+        """`model/` and `state/` into a folder that has neither; the caller syncs and renames."""
 
 
 class Backend(Protocol):
@@ -297,11 +398,15 @@ class Backend(Protocol):
     def save(self, folder: str) -> None:
         """Write the model as a Hugging Face folder, whole or not at all; it must not exist yet."""
 
-    def save_state(self, folder: str) -> None:
-        """Write the state to a folder that exists and is empty; the caller syncs and renames."""
+    def masters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The float32 parameters that the optimizer moves; as `weights` otherwise."""
+
+    def snapshot(self) -> Snapshot:
+        """A copy in host memory of what a checkpoint holds."""
 
     def load_state(self, folder: str) -> None:
-        """Take up a state: training on is as if it had not stopped, bit for bit on as many ranks.
+        """Take up the `state/` of a snapshot: training on is as if it had not stopped, bit for bit
+        on as many ranks.
 
         Raises ConfigError where the state is another model's, or cannot be read.
         """
@@ -319,6 +424,9 @@ class Rank(Backend, Protocol):
     @property
     def last(self) -> Packed:
         """Of the latest pack, as it was in its backward, without a graph; for statistics."""
+
+    def logprobs(self, pack: Pack) -> torch.Tensor:
+        """Of the pack's tokens [T], on the CPU, without a gradient."""
 
     def backward(self, pack: Pack, loss: PackLoss) -> None: ...
 
@@ -345,6 +453,9 @@ ENGINES = {
     "hf": "services.inference.engines.hf.engine:build",
     "fake": "services.inference.engines.fake:build",
 }
+ADAPTERS = {
+    "lora": "pipeline.model.lora:lora",
+}
 TRANSPORTS = {
     "shm": "pipeline.weights.shm:ShmTransport",
     "files": "pipeline.weights.files:FilesTransport",
@@ -360,19 +471,45 @@ SCORERS = {
     "regex": "services.scoring.scorers.text:Regex",
     "math": "services.scoring.scorers.math:Math",
     "reasoning_gym": "services.scoring.scorers.gym:ReasoningGym",
+    "teacher": "services.scoring.scorers.teacher:Teacher",
+    "kl_penalty": "services.scoring.scorers.teacher:KlPenalty",
+    "overlong": "services.scoring.scorers.overlong:overlong",
 }
 ADVANTAGES = {
     "grpo": "services.training.advantages:grpo",
     "dr_grpo": "services.training.advantages:dr_grpo",
     "rloo": "services.training.advantages:rloo",
+    "max_rl": "services.training.advantages:max_rl",
+    "none": "services.training.advantages:none",
+    "reinforce_pp_baseline": "services.training.baselines:ReinforcePP",
+    "ema": "services.training.baselines:Ema",
 }
 LOSSES = {
     "cispo": "services.training.losses:cispo",
     "ppo": "services.training.losses:ppo",
+    "gspo": "services.training.losses:gspo",
+    "topr": "services.training.losses:topr",
+    "tis_pg": "services.training.losses:tis_pg",
+    "kimi": "services.training.losses:kimi",
+    "dppo_tv": "services.training.losses:dppo_tv",
+    "ipo": "services.training.losses:ipo",
+    "sapo": "services.training.losses:sapo",
+    "m2po": "services.training.losses:M2PO",
+    "rollout_is": "services.training.losses:rollout_is",
+    "reinforce": "services.training.losses:reinforce",
 }
 CORRECTIONS = {
     "none": "services.training.corrections:none",
     "tis": "services.training.corrections:tis",
+    "icepop": "services.training.corrections:icepop",
+    "mask_geometric": "services.training.corrections:mask_geometric",
+    "mask_k": "services.training.corrections:mask_k",
+    "opsm": "services.training.corrections:opsm",
+    "decoupled": "services.training.corrections:decoupled",
+}
+DIVERGENCES = {
+    "k2": "services.training.divergence:k2",
+    "k3": "services.training.divergence:k3",
 }
 BACKENDS = {
     "torch": "services.training.backends.torch:TorchBackend",

@@ -48,6 +48,8 @@ class Model(Section, frozen=True, kw_only=True):
     stay as they are."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the parameters, in the engine and on the way there."""
+    adapter: Spec | None = None
+    """What is trained instead of all parameters, and is all that travels: lora."""
 
 
 class Prompting(Section, frozen=True, kw_only=True):
@@ -60,8 +62,8 @@ class Prompting(Section, frozen=True, kw_only=True):
 class Groups(Section, frozen=True, kw_only=True):
     """[groups]: attempts at one prompt, and how many prompts make a step."""
 
-    members: Annotated[int, Meta(ge=2, le=4096)] = 8
-    """Attempts at one prompt; the advantage compares them, so two at least."""
+    members: Annotated[int, Meta(ge=1, le=4096)] = 8
+    """Attempts at one prompt; two at least where the advantage compares them."""
     per_step: Positive = 16
     """Groups in one optimizer step."""
     deadline_seconds: Seconds = 600.0
@@ -70,9 +72,19 @@ class Groups(Section, frozen=True, kw_only=True):
     enough: Count = 0
     """Scored members with which a group is trained at its deadline, 2 at least; 0: all of them."""
 
+    release: Count = 0
+    """Scored members with which a group is whole at once, 2 at least: the rest of `members` are
+    dropped as `surplus`; 0: it waits for all. The fastest come first, so short answers and
+    whatever earns them are over-represented: the mean reward of what is trained is no estimate of
+    the policy's. Where length and reward go together, leave it at 0; nothing corrects for it."""
+
     def __post_init__(self) -> None:
         """Raises ValueError for a number of members that could not be compared, or is no part."""
-        if self.enough and not 2 <= self.enough <= self.members:
+        if self.release and not 2 <= self.release < self.members:
+            raise ValueError(
+                f"release ({self.release}) must lie between 2 and members - 1, or be 0"
+            )
+        if self.enough and not min(2, self.members) <= self.enough <= self.members:
             raise ValueError(f"enough ({self.enough}) must lie between 2 and members, or be 0")
 
 
@@ -91,6 +103,19 @@ class Sampling(Section, frozen=True, kw_only=True):
     """Tokens of one completion at most; clamped to the room that the model's context leaves."""
 
 
+class Control(Section, frozen=True, kw_only=True):
+    """[lag.control]: the window follows what lag does to the steps; without this section it is
+    always `lag.max` + 1 steps of groups."""
+
+    measure: Literal["ess", "mismatch_k3"] = "ess"
+    """Of each step's tokens, averaged over as many steps as the window holds: the effective sample
+    size, of which more is better, or the mismatch, of which less is."""
+    target: Annotated[float, Meta(gt=0)] = 0.9
+    """Worse than this the window shrinks by a quarter; better, it grows by a step's groups."""
+    least: Positive = 1
+    """Steps of groups that may be alive in any case; `lag.max` + 1 is the most."""
+
+
 class Lag(Section, frozen=True, kw_only=True):
     """[lag]: how old a token may be when it is trained."""
 
@@ -104,6 +129,12 @@ class Lag(Section, frozen=True, kw_only=True):
     (hold), so that slow prompts are not starved, or let it grow too old and refuse it."""
     hold_seconds: Seconds = 600.0
     """How long one step waits so at most."""
+    control: Control | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a least window above the largest."""
+        if self.control and self.control.least > self.max + 1:
+            raise ValueError(f"control.least ({self.control.least}) is above max + 1: lower it")
 
 
 class MaxAge(Section, frozen=True, kw_only=True):
@@ -130,26 +161,80 @@ class Scoring(Section, frozen=True, kw_only=True):
     """[scoring]: the reward."""
 
     scorers: Annotated[list[Spec], Meta(min_length=1)] = field(default_factory=lambda: ["exact"])
-    """exact, regex, math, reasoning_gym; added up, each times its `weight`, and 0 where one with
-    `gate = true` gives 0. The first that is no gate gives the outcome."""
+    """exact, regex, math, reasoning_gym, teacher, kl_penalty, overlong; added up, each times its
+    `weight`, and 0 where one with `gate = true` gives 0. The first that is no gate gives the
+    outcome."""
     workers: Positive = 1
     """Processes that run scorers which are plain functions."""
     timeout_seconds: Seconds = 10.0
     """An answer that takes longer to score counts as scorer_error, and its worker is replaced."""
 
 
+class Imitation(Section, frozen=True, kw_only=True):
+    """[objective.imitation]: answers that are given, learnt by cross-entropy in every step (SFT
+    replay)."""
+
+    data: Spec
+    """A data set whose references are the texts to imitate."""
+    per_step: Positive = 4
+    """Examples in one step."""
+    coefficient: Annotated[float, Meta(gt=0)] = 1.0
+    """Of the mean cross-entropy of their tokens, at temperature 1; the policy gradient's is 1."""
+
+
+class Distillation(Section, frozen=True, kw_only=True):
+    """[objective.distillation]: what a teacher among the scorers says of every token is learnt."""
+
+    coefficient: Annotated[float, Meta(gt=0)] = 1.0
+    """Of the mean over their tokens; the policy gradient's is 1."""
+
+
+class Reference(Section, frozen=True, kw_only=True):
+    """[objective.reference]: the frozen model that `objective.kl` is taken to."""
+
+    path: str = ""
+    """Of the same architecture as the policy. Empty: the policy before its first step."""
+    every: Count = 0
+    """Optimizer steps after which it becomes the policy of that step; 0: never."""
+
+
 class Objective(Section, frozen=True, kw_only=True):
     """[objective]: from rewards to a gradient."""
 
     advantage: Spec = "grpo"
-    """Rewards of a group to advantages: grpo, dr_grpo, rloo."""
+    """Rewards of a group to advantages: grpo, dr_grpo, rloo, reinforce_pp_baseline, max_rl (rewards
+    of 0 or more); for groups of one ema (R - the task's running mean) and none (R)."""
+    aggregation: Literal["token", "sequence", "constant"] = "token"
+    """What a token weighs: as any other of the step (token); so that each member weighs the same
+    (sequence); or 1/(groups x members x max_tokens), whatever the lengths (constant)."""
+    truncated: Literal["keep", "zero", "mask"] = "keep"
+    """Members cut off at max_tokens: as graded (keep); reward and outcome 0, which moves the mean
+    of their group (zero); or in the mean as graded, but outside the loss (mask)."""
+    zero_signal: Literal["drop", "keep"] = "drop"
+    """Groups whose outcomes are all alike, whatever shaped the reward: replaced while the data
+    lasts (drop), or part of the step (keep)."""
     loss: Spec = "cispo"
-    """Loss of a token: cispo, ppo."""
-    anchor: Literal["behaviour", "proximal"] = "behaviour"
-    """What the loss takes its ratio to: the policy that sampled the token, or (ppo) the trainer's
-    own before the step, and then a correction accounts for the gap between the two."""
-    correction: Spec = "none"
-    """Weight of a token for that gap: none, tis."""
+    """Loss of a token: cispo, ppo, gspo, topr, tis_pg, kimi, dppo_tv, ipo, sapo, m2po, rollout_is,
+    reinforce."""
+    anchor: Literal["behaviour", "proximal", "interpolated"] = "behaviour"
+    """What the loss takes its ratio to: the policy that sampled the token; the trainer's own before
+    the step, and then a correction accounts for the gap between the two; or one between them, the
+    nearer to the trainer's the later the token (decoupled ppo)."""
+    correction: Spec | list[Spec] = "none"
+    """Weight of a token for that gap: none, tis, icepop, mask_geometric, mask_k, opsm, decoupled;
+    or a list, of which the weights are multiplied."""
+    normalise: bool = False
+    """Whether a correction's weights are scaled to a mean of 1 over the step."""
+    kl: Spec | None = None
+    """A term that keeps the policy near the reference model, with its `coefficient`: k2, k3."""
+    reference: Reference = field(default_factory=Reference)
+    imitation: Imitation | None = None
+    distillation: Distillation | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a reference model that nothing asks for."""
+        if self.kl is None and self.reference != Reference():
+            raise ValueError("reference is for objective.kl, which is not set: add it, or leave it")
 
 
 class Training(Section, frozen=True, kw_only=True):
@@ -165,6 +250,8 @@ class Training(Section, frozen=True, kw_only=True):
     """Tokens in one row of a forward pass at most; a longer sequence has a row of its own."""
     checkpoint_every: Positive = 10
     """Batches between two checkpoints; a trainer that starts again replays those since the last."""
+    checkpoints_kept: Positive = 2
+    """The newest that stay, beside the best by its evaluation."""
     record: Literal["on", "off"] = "on"
     """Whether what each step consumed is kept on disk, to be replayed. Off saves that disk: a
     trainer that starts again loses the steps since the newest checkpoint, and says how many."""
@@ -223,6 +310,12 @@ class Run(Section, frozen=True, kw_only=True):
     bus: Bus = field(default_factory=Bus)
     up: Up = field(default_factory=Up)
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for groups of one that nothing is learnt from."""
+        distils = self.objective.distillation is not None
+        if self.groups.members == 1 and not distils and _compares(self.objective.advantage):
+            raise ValueError("groups.members is 1, and objective.advantage compares members")
+
     @property
     def folder(self) -> Path:
         """Where the run keeps its files, below the folder from which it was started."""
@@ -256,6 +349,16 @@ class Run(Section, frozen=True, kw_only=True):
             "bus.lease_seconds": self.bus.lease_seconds,
         }
         return {key: v if isinstance(v, str) else _json(v) for key, v in parts.items()}
+
+
+def _name(spec: Spec) -> str:
+    return spec if isinstance(spec, str) else str(spec.get("use", ""))
+
+
+def _compares(advantage: Spec) -> bool:
+    """Whether a member alone has no advantage; of a user's own that is not known."""
+    name = _name(advantage)
+    return name not in ("none", "ema") and ":" not in name
 
 
 def _json(value: Any) -> str:

@@ -11,10 +11,13 @@ from numbers import Real
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 
 from pipeline.errors import ConfigError
-from pipeline.messages import Completion, Prompt
-from pipeline.protocols import Answer, Verdict
+from pipeline.flaws import LARGEST_LOGPROB
+from pipeline.kept import is_known
+from pipeline.messages import Completion, Prompt, Teaching
+from pipeline.protocols import Answer, Drawn, Verdict
 from pipeline.run import Spec
 
 AT = "scoring.scorers"
@@ -52,7 +55,14 @@ def total(found: Sequence[Term], verdicts: Sequence[Verdict]) -> Verdict:
     shut = any(term.is_gate and verdict.reward == 0 for term, verdict in pairs)
     counted = [(term.weight, verdict) for term, verdict in pairs if not term.is_gate]
     reward = 0.0 if shut else sum(weight * verdict.reward for weight, verdict in counted)
-    return checked(Verdict(reward=reward, outcome=counted[0][1].outcome))
+    taught = [verdict.teaching for verdict in verdicts if verdict.teaching]
+    if len(taught) > 1:
+        raise Fault("bad_verdict", "two scorers teach, and a token has one teacher")
+    return checked(
+        Verdict(
+            reward=reward, outcome=counted[0][1].outcome, teaching=taught[0] if taught else None
+        )
+    )
 
 
 def _term(spec: Spec, at: str) -> Term:
@@ -101,7 +111,19 @@ def answer_of(prompt: Prompt, completion: Completion, decode: Callable[[bytes], 
         finish=completion.finish or "",
         task=prompt.task,
         ids=tuple(memoryview(completion.ids).cast("i")),
+        max_tokens=prompt.sampling.max_tokens,
+        drawn=Drawn(
+            prompt=prompt.ids,
+            logprobs=completion.logprobs,
+            temperature=prompt.sampling.temperature,
+            kept=completion.kept,
+        ),
     )
+
+
+def version_of(scorer: object) -> str:
+    """What its results are told apart by; functions have theirs behind their bound options."""
+    return str(getattr(getattr(scorer, "func", scorer), "version", "1"))
 
 
 def raised(exc: BaseException) -> Fault:
@@ -110,13 +132,37 @@ def raised(exc: BaseException) -> Fault:
 
 
 def checked(answer: object) -> Verdict:
-    """The scorer's answer as a verdict of two finite numbers; raises Fault otherwise."""
+    """The scorer's answer as a verdict of two finite numbers; raises Fault otherwise.
+
+    Also where what a teacher said cannot be: its parts must fit to each other.
+    """
     if not isinstance(answer, Verdict):
         reward = _number(answer, "the reward")
         return Verdict(reward=reward, outcome=reward)
     reward = _number(answer.reward, "the reward")
     outcome = reward if answer.outcome is None else _number(answer.outcome, "the outcome")
-    return Verdict(reward=reward, outcome=outcome)
+    if answer.teaching and (why := teaching_flaw(answer.teaching)):
+        raise Fault("bad_verdict", f"of what the teacher said {why}")
+    return Verdict(reward=reward, outcome=outcome, teaching=answer.teaching)
+
+
+def teaching_flaw(teaching: Teaching, *, tokens: int | None = None, vocabulary: int = 0) -> str:
+    """Why nothing can be learnt from it, or "": of `tokens` tokens, of that many ids, if known."""
+    given = len(teaching.logprobs) // 4 if tokens is None else tokens
+    if len(teaching.logprobs) != 4 * given:
+        return "the log-probs are not one a token"
+    if len(teaching.top_ids) != len(teaching.top_logprobs) or (
+        len(teaching.top_ids) % (4 * given) if given else teaching.top_ids
+    ):
+        return "the likeliest ids and their log-probs are not as many for each token"
+    single, top = (np.frombuffer(raw, "<f4") for raw in (teaching.logprobs, teaching.top_logprobs))
+    if not np.isfinite(single).all() or np.isnan(top).any():
+        return "a log-prob is no number"
+    if max(single.max(initial=-1.0), top.max(initial=-1.0)) > LARGEST_LOGPROB:
+        return "a log-prob is positive"
+    if vocabulary and not is_known(teaching.top_ids, vocabulary):
+        return "a likeliest id is unknown to the policy"
+    return ""
 
 
 def _number(value: object, what: str) -> float:

@@ -19,7 +19,13 @@ from pipeline.bus.keeping import count_keys, delete_keys, read_awake, read_runs
 from pipeline.bus.keys import Keys
 from pipeline.bus.leading import Leading
 from pipeline.bus.leases import poll, unless_gone
-from pipeline.bus.look import read_letters, read_snapshot, read_start_steps, read_state
+from pipeline.bus.look import (
+    read_generated,
+    read_letters,
+    read_snapshot,
+    read_start_steps,
+    read_state,
+)
 from pipeline.bus.prompts import Prompts
 from pipeline.bus.scripts import Arg, Scripts
 from pipeline.bus.versions import Versions
@@ -163,6 +169,10 @@ class Bus:
     def start_steps(self) -> tuple[Counter[int], Counter[int]]:
         """How many groups were begun by weights of which step: those in flight, and whole ones."""
         return read_start_steps(self._scripts)
+
+    def generated_tokens(self) -> int:
+        """Tokens that came out of engines."""
+        return read_generated(self._scripts)
 
     def audit(self) -> Audit:
         """Whether every group alive is in one place and the ledger balances; in small looks."""

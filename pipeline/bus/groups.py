@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -10,6 +11,7 @@ from msgspec import Struct
 
 from pipeline.bus.blobs import Blobs
 from pipeline.bus.leading import Leading
+from pipeline.bus.look import read_started
 from pipeline.bus.scripts import Arg, Scripts
 from pipeline.codec import decode
 from pipeline.errors import DecodeError, Gone
@@ -66,11 +68,9 @@ class Groups:
             num_ready=num_ready,
         )
 
-    def started(self) -> dict[str, int]:
-        """The start step of every group alive that an engine has taken."""
-        live = self._scripts.keys.live
-        (rows,) = self._scripts.read(("ZRANGEBYSCORE", live, "-inf", "8e15", "WITHSCORES"))
-        return {rows[i].decode(): int(rows[i + 1]) for i in range(0, len(rows), 2)}
+    def started(self) -> Counter[int]:
+        """How many groups alive an engine has taken, by start step."""
+        return read_started(self._scripts)
 
     def fetch(self, groups: Sequence[str]) -> list[Group]:
         """The cargo of ready groups, in order; one that was closed meanwhile is left out.
@@ -99,6 +99,14 @@ class Groups:
         sums = [arg for group, parts in fates.items() for arg in _sums(group, parts)]
         reply: bytes = self._leading.act("commit", epoch, batch, int(changed), *sums)
         return reply.decode()
+
+    def narrow(self, epoch: int, *, batch: int, window: int) -> None:
+        """So many groups may be alive from now on; those that are stay.
+
+        `batch` is the trainer's own count of commits: a late repeat of an earlier word is no word.
+        Held between one step's groups and the run's own window.
+        """
+        self._leading.act("narrow", epoch, batch, window)
 
     def expire(self, boot: str, *, batch: int | None = None) -> int:
         """End groups whose deadline has passed; how many. Raises Gone.

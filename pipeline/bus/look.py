@@ -8,7 +8,7 @@ from typing import Any
 from pipeline.bus.scripts import Scripts
 from pipeline.codec import decode
 from pipeline.errors import DecodeError, SluiceError
-from pipeline.ledger import Fates, Sum
+from pipeline.ledger import GENERATED, Fates, Sum
 from pipeline.messages import Beat
 from pipeline.watch import Letter, Places, Seen, Server, Snapshot, State
 
@@ -34,7 +34,8 @@ def read_snapshot(scripts: Scripts) -> Snapshot:
             prompts=prompts, open=alive - prompts - groups, groups=groups, started=started
         ),
         ledger=ledger_of(pairs(led)),
-        window=int(settings[b"window"]),
+        window=int(pairs(state).get(b"window", settings[b"window"])),
+        window_most=int(settings[b"window"]),
         per_step=int(settings[b"per_step"]),
         lag_max=int(settings[b"lag_max"]),
         lease_seconds=lease_ms / 1000,
@@ -58,22 +59,33 @@ def read_start_steps(scripts: Scripts) -> tuple[Counter[int], Counter[int]]:
     groups there are. Not at one moment: a group that becomes whole meanwhile may be missing among
     the former.
     """
-    live, ready = scripts.keys.live, scripts.keys.groups
+    ready, begun = scripts.keys.groups, read_started(scripts)
+    counts = scripts.read(
+        *(("ZCOUNT", ready, step << 32, f"({(step + 1) << 32}") for step in begun)
+    )
+    whole = Counter(dict(zip(begun, counts, strict=True)))
+    return begun - whole, +whole
+
+
+def read_started(scripts: Scripts) -> Counter[int]:
+    """Groups alive that an engine has begun, by the step of its weights; as cheap."""
+    live = scripts.keys.live
     ends = scripts.read(
         ("ZRANGE", live, 0, 0, "WITHSCORES"),
         ("ZRANGE", live, "8e15", "-inf", "BYSCORE", "REV", "LIMIT", 0, 1, "WITHSCORES"),
     )
     if not all(ends):
-        return Counter(), Counter()
+        return Counter()
     oldest, newest = (int(float(score)) for _, score in ends)
     steps = range(oldest, newest + 1)
-    counts = scripts.read(
-        *(("ZCOUNT", live, step, step) for step in steps),
-        *(("ZCOUNT", ready, step << 32, f"({(step + 1) << 32}") for step in steps),
-    )
-    halves = counts[: len(steps)], counts[len(steps) :]
-    begun, whole = (Counter(dict(zip(steps, half, strict=True))) for half in halves)
-    return begun - whole, +whole
+    counts = scripts.read(*(("ZCOUNT", live, step, step) for step in steps))
+    return Counter(dict(zip(steps, counts, strict=True)))
+
+
+def read_generated(scripts: Scripts) -> int:
+    """Tokens that came out of engines."""
+    field = f"{GENERATED}|tokens"
+    return int(scripts.read(("HGET", scripts.keys.ledger, field))[0] or 0)
 
 
 def read_letters(scripts: Scripts, count: int) -> tuple[Letter, ...]:

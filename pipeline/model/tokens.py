@@ -6,6 +6,7 @@ How a chat becomes a text is in `chat`.
 
 from __future__ import annotations
 
+import hashlib
 from array import array
 from typing import Any
 
@@ -54,6 +55,29 @@ class Tokenizer:
             ) from exc
         front, ids = _without_added(encoded["input_ids"], encoded["special_tokens_mask"])
         return array("i", ids if ids[: len(front)] == front else front + ids).tobytes()
+
+    def encode_answer(self, text: str) -> bytes:
+        """The ids of an answer as a policy would have written it: the end token behind, no other
+        special token. Raises Unusable for one that has none.
+        """
+        try:
+            ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        except Exception as exc:  # tokenizers raises Exception itself; one text, told by its name
+            raise Unusable(
+                "data",
+                text,
+                reason="not_encoded",
+                rule=f"the tokenizer has no ids for this answer ({exc})",
+                remedy="correct the text, or choose the tokenizer that it was written for",
+            ) from exc
+        return array("i", [*ids, *sorted(_ids(self._tokenizer.eos_token_id))[:1]]).tobytes()
+
+    def describe(self) -> str:
+        """How many ids there are and what they mean; two that are described alike are alike."""
+        vocabulary = sorted(self._tokenizer.get_vocab().items())
+        ends = sorted(_ids(self._tokenizer.eos_token_id))
+        digest = hashlib.blake2b(repr((vocabulary, ends)).encode(), digest_size=6).hexdigest()
+        return f"of {len(vocabulary)} ids ({digest})"
 
     def decode(self, ids: bytes) -> str:
         """The text of a completion, without special tokens, characters as they are."""

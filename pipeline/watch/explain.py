@@ -11,6 +11,7 @@ from pipeline.watch.flow import (
     no_more_data,
     slow_scoring,
     small_window,
+    starved_kinds,
     waiting,
 )
 from pipeline.watch.look import Snapshot
@@ -32,7 +33,7 @@ def findings(snapshot: Snapshot) -> list[Finding]:
     if snapshot.state.stop:
         why = f": {snapshot.state.reason}" if snapshot.state.reason else ""
         over = Finding("over", "", f"the run is {snapshot.state.stop}{why}", grave=False)
-        return [over, *of_ledger(snapshot)]
+        return [over, *of_ledger(snapshot), *starved_kinds(snapshot)]
     among = stages(snapshot)
     return [
         *of_ledger(snapshot),
@@ -42,6 +43,7 @@ def findings(snapshot: Snapshot) -> list[Finding]:
         *hung_scorers(among),
         *slow_scoring(snapshot, among),
         *small_window(snapshot, among),
+        *starved_kinds(snapshot),
         *no_more_data(snapshot),
         *letters(snapshot),
         *waiting(snapshot, among),

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pipeline.watch.advice import work_of
 from pipeline.watch.finding import Finding, listed, plural
 from pipeline.watch.look import Snapshot
+from pipeline.watch.seen import newest
 from pipeline.watch.waits import (
     COMPLETIONS,
     FRESHER,
@@ -73,11 +74,34 @@ def small_window(snapshot: Snapshot, among: Mapping[str, Stage]) -> Iterator[Fin
     starves = GROUPS in training.waits and training.seconds >= SURE_SECONDS
     at_work = any(stage.able and not stage.waits for stage in among.values())
     if snapshot.places.alive >= snapshot.window and idle and starves and at_work:
+        narrowed = snapshot.window < snapshot.window_most
+        why = (
+            f"lag.control holds it below its {snapshot.window_most}, since older tokens fit worse"
+            if narrowed
+            else "a larger lag.max widens it"
+        )
         sentence = (
-            f"the window is too small: all {plural(snapshot.window, 'place')} are out while"
-            f" {listed(idle)} idles and training waits for groups; a larger lag.max widens it"
+            f"the window is {'narrowed' if narrowed else 'too small'}: all"
+            f" {plural(snapshot.window, 'place')} are out while"
+            f" {listed(idle)} idles and training waits for groups; {why}"
         )
         yield Finding("window", "", sentence, grave=False)
+
+
+def starved_kinds(snapshot: Snapshot) -> Iterator[Finding]:
+    """What is sampled and hardly trained, since it comes too late: by the trainer's own counts."""
+    for seen in newest(snapshot.beats):
+        for kind in seen.beat.starved:
+            name = f"task {kind.name!r}" if kind.by == "task" else _length(kind.name)
+            sentence = (
+                f"{name} is starved: {kind.trained_share:.1%} of what is trained, and"
+                f" {kind.sampled_share:.1%} of what was sampled"
+            )
+            yield Finding("starved", f"{kind.by} {kind.name}", sentence, grave=False)
+
+
+def _length(bound: str) -> str:
+    return f"what has {'more tokens' if bound == 'more' else f'up to {bound} tokens'}"
 
 
 def no_more_data(snapshot: Snapshot) -> Iterator[Finding]:

@@ -54,6 +54,7 @@ class Server(Struct, frozen=True, kw_only=True):
 class Snapshot(Struct, frozen=True, kw_only=True):
     """One consistent look at a run, at `at_seconds` of the server's clock.
 
+    `window` is in force, `window_most` what the run was made with: `lag.control` may narrow it.
     `members` is how many a group has; `completions` were delivered, and have no score yet.
     """
 
@@ -70,6 +71,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     members: int = 1
     completions: int = 0
     server: Server = Server()
+    window_most: int = 0
 
 
 class Leases(Struct, frozen=True, kw_only=True):

@@ -84,7 +84,7 @@ class Grader:
         dataset: Dataset = plugins.make(DATASETS, run.evaluation.data, at="evaluation.data")
         self.examples = [dataset[index] for index in range(len(dataset))]
         first = outcome_term(terms(run.scoring.scorers))
-        scorer = plugins.build(SCORERS, first.spec, at=AT)
+        scorer = plugins.build(SCORERS, first.spec, at=AT, policy=run.model.path)
         self.referee = Referee(scorer, seconds=run.scoring.timeout_seconds)
         self.tokenizer = Tokenizer(run.model.path, template=run.model.template)
 

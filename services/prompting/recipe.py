@@ -11,9 +11,9 @@ from pipeline.bus.errors import TooLarge
 from pipeline.bus.leases import cargo
 from pipeline.errors import Unusable
 from pipeline.messages import Prompt, Sampling
+from pipeline.order import index
 from pipeline.protocols import Dataset, Example, Text
 from pipeline.run import Run
-from services.prompting.order import index
 
 log = logging.getLogger(__name__)
 

@@ -11,6 +11,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
+from pipeline.messages import Teaching
 from pipeline.protocols import Answer
 from pipeline.run import Spec
 
@@ -20,15 +21,22 @@ HEADER_BYTES = 4
 
 
 class Setup(Struct, frozen=True, kw_only=True):
-    """A worker's first frame: its scorers, and the bytes of memory that it may ask for."""
+    """A worker's first frame: its scorers, and the bytes of memory that it may ask for.
+
+    `policy` is where the run's model comes from, for scorers that have one of their own.
+    """
 
     specs: tuple[Spec, ...]
     memory_bytes: int
+    policy: str = ""
 
 
 class Ready(Struct, frozen=True, kw_only=True):
-    """Its reply: every scorer was built; or the one that was not, as a ConfigError's parts."""
+    """Its reply: every scorer was built, of these versions; or one was not, as a ConfigError's
+    parts.
+    """
 
+    versions: tuple[str, ...] = ()
     where: str = ""
     rule: str = ""
     remedy: str = ""
@@ -42,12 +50,13 @@ class Job(Struct, frozen=True, array_like=True):
 
 
 class Reply(Struct, frozen=True, array_like=True):
-    """Two finite numbers, or the error of a fault."""
+    """Two finite numbers and what a teacher said, or the error of a fault."""
 
     reward: float = 0.0
     outcome: float = 0.0
     reason: str = ""
     detail: str = ""
+    teaching: Teaching | None = None
 
 
 def pack(frame: Struct) -> bytes:

@@ -13,11 +13,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from pipeline.messages import Score
 from pipeline.plugins import build, check, find, name_of, options_of
 from pipeline.protocols import SCORERS, Answer, Verdict
 from pipeline.run import Scoring, Spec
-from pipeline.verdicts import AT, Fault, Term, checked, raised, terms, total
+from pipeline.verdicts import AT, Fault, Term, checked, raised, terms, total, version_of
 from services.scoring.pool import Pool
 
 SIDE_BY_SIDE = 64
@@ -26,11 +28,22 @@ Grade = Callable[[Answer], Awaitable[Verdict]]
 
 
 class Seat(NamedTuple):
-    """A scorer of the run: its name and version, its part in the total, how it is asked."""
+    """A scorer of the run: how it is called, its version, its part in the total, how it is asked.
 
-    name: str
+    `number` is the pool's for it, and `reads_drawn` whether it is shown how tokens were drawn.
+    """
+
+    called: str
+    version: str
     term: Term
     grade: Grade
+    number: int | None
+    reads_drawn: bool
+
+    @property
+    def name(self) -> str:
+        """What stands in a score."""
+        return f"{self.called}/{self.version}"
 
 
 class Judge:
@@ -53,6 +66,11 @@ class Judge:
         """Raises ConfigError where a scorer cannot be started."""
         if self.pool:
             await self.pool.start()
+            known = self.pool.versions
+            self._seats = tuple(
+                seat if seat.number is None else seat._replace(version=known[seat.number])
+                for seat in self._seats
+            )
 
     async def close(self) -> None:
         """Whatever is still being graded ends without a verdict."""
@@ -62,7 +80,10 @@ class Judge:
     async def __call__(self, answer: Answer) -> Score:
         """The score; a fault is a score with an error, never a reward."""
         try:
-            return self._sum([await seat.grade(answer) for seat in self._seats])
+            plain = replace(answer, drawn=None)  # it may be large, and few have a use for it
+            return self._sum(
+                [await seat.grade(answer if seat.reads_drawn else plain) for seat in self._seats]
+            )
         except Fault as fault:
             return self.fault(fault)
 
@@ -73,30 +94,48 @@ class Judge:
     def _sum(self, verdicts: Sequence[Verdict]) -> Score:
         whole = total([seat.term for seat in self._seats], verdicts)
         parts = {seat.name: v.reward for seat, v in zip(self._seats, verdicts, strict=True)}
-        return Score(reward=whole.reward, outcome=whole.outcome, scorer=self._scorer, parts=parts)
+        return Score(
+            reward=whole.reward,
+            outcome=whole.outcome,
+            scorer=self._scorer,
+            parts=parts,
+            teaching=whole.teaching,
+        )
 
     @property
     def _scorer(self) -> str:
         return "+".join(seat.name for seat in self._seats)
 
 
-def make_judge(scoring: Scoring, *, on_replaced: Callable[[], None]) -> Judge:
-    """The judge of [scoring], nothing started yet; raises ConfigError for a wrong scorer."""
+def make_judge(scoring: Scoring, *, on_replaced: Callable[[], None], policy: str = "") -> Judge:
+    """The judge of [scoring], nothing started yet; raises ConfigError for a wrong scorer.
+
+    `policy` is where the run's model comes from.
+    """
     seconds, found = scoring.timeout_seconds, terms(scoring.scorers)
     things = [(term.spec, _find(term.spec)) for term in found]
     plain = [spec for spec, thing in things if not is_async(thing)]
     workers = scoring.workers
     pool = None
     if plain:
-        pool = Pool(plain, workers=workers, timeout_seconds=seconds, on_replaced=on_replaced)
+        pool = Pool(
+            plain,
+            workers=workers,
+            timeout_seconds=seconds,
+            on_replaced=on_replaced,
+            policy=policy,
+        )
     slots = workers if len(plain) == len(things) else SIDE_BY_SIDE
-    grades: list[Grade] = []
-    for spec, thing in things:
+    seats = []
+    for called, term, (spec, thing) in zip(_names(things), found, things, strict=True):
+        reads, version = getattr(thing, "reads_drawn", False), version_of(thing)
         if pool and not is_async(thing):
-            grades.append(partial(pool.grade, plain.index(spec)))
+            number = plain.index(spec)
+            seats.append(Seat(called, version, term, partial(pool.grade, number), number, reads))
         else:
-            grades.append(partial(_on_the_loop, build(SCORERS, spec, at=AT), seconds))
-    seats = [Seat(*parts) for parts in zip(_names(things), found, grades, strict=True)]
+            scorer = build(SCORERS, spec, at=AT, policy=policy)
+            grade = partial(_on_the_loop, scorer, seconds)
+            seats.append(Seat(called, version_of(scorer), term, grade, None, reads))
     return Judge(seats, pool=pool, slots=slots)
 
 
@@ -108,19 +147,18 @@ def is_async(thing: Any) -> bool:
 def _find(spec: Spec) -> Callable[..., Any]:
     """Checked here, so that a mistake costs no process; a plain scorer is built in its worker."""
     thing: Callable[..., Any] = find(SCORERS, spec, AT)
-    check(thing, options_of(spec), AT, given=frozenset())
+    check(thing, options_of(spec), AT, given=frozenset({"policy"}))
     return thing
 
 
 def _names(things: Sequence[tuple[Spec, Callable[..., Any]]]) -> list[str]:
-    """Name/version, and for the second of a name name#2/version: parts are told apart by it."""
+    """Their names, and for the second of a name name#2: parts are told apart by it."""
     seen: Counter[str] = Counter()
     names = []
-    for spec, thing in things:
+    for spec, _ in things:
         name = name_of(spec, AT)
         seen[name] += 1
-        again = f"#{seen[name]}" if seen[name] > 1 else ""
-        names.append(f"{name}{again}/{getattr(thing, 'version', '1')}")
+        names.append(f"{name}#{seen[name]}" if seen[name] > 1 else name)
     return names
 
 

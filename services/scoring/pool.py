@@ -11,7 +11,7 @@ from pipeline.errors import SluiceError
 from pipeline.protocols import Answer, Verdict
 from pipeline.run import Spec
 from pipeline.verdicts import Fault
-from services.scoring.frames import Job, Setup
+from services.scoring.frames import Job, Reply, Setup
 from services.scoring.process import Process
 
 QUEUE_PER_WORKER = 4
@@ -37,10 +37,15 @@ class Pool:
         timeout_seconds: float,
         on_replaced: Callable[[], None] = lambda: None,
         memory_bytes: int | None = None,
+        policy: str = "",
     ) -> None:
-        """`memory_bytes` of each worker: by default, of half the machine's an equal share."""
+        """`memory_bytes` of each worker: by default, of half the machine's an equal share.
+
+        `policy` is where the run's model comes from.
+        """
         memory = memory_bytes or _machine_bytes() // (2 * workers)
-        self._setup = Setup(specs=tuple(specs), memory_bytes=memory)
+        self._setup = Setup(specs=tuple(specs), memory_bytes=memory, policy=policy)
+        self.versions: tuple[str, ...] = ()
         self._workers, self._timeout_seconds = workers, timeout_seconds
         self._queue: asyncio.Queue[_Task] = asyncio.Queue(QUEUE_PER_WORKER * workers)
         self._processes: set[Process] = set()
@@ -55,6 +60,7 @@ class Pool:
             if isinstance(process, BaseException):
                 await self.close()
                 raise process
+            self.versions = process.versions
             self._slots.append(asyncio.create_task(self._serve(process)))
 
     async def grade(self, scorer: int, answer: Answer) -> Verdict:
@@ -97,7 +103,7 @@ class Pool:
         if reply.reason:
             _fail(task, Fault(reply.reason, reply.detail))
         elif not task.verdict.done():
-            task.verdict.set_result(Verdict(reward=reply.reward, outcome=reply.outcome))
+            task.verdict.set_result(_verdict(reply))
         return True
 
     async def _start(self) -> Process:
@@ -114,6 +120,10 @@ class Pool:
         process.close()
         await asyncio.to_thread(process.kill)
         self._processes.discard(process)
+
+
+def _verdict(reply: Reply) -> Verdict:
+    return Verdict(reward=reply.reward, outcome=reply.outcome, teaching=reply.teaching)
 
 
 def _fail(task: _Task, error: Exception) -> None:

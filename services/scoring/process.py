@@ -45,6 +45,7 @@ class Process:
     ) -> None:
         self._child, self._reader, self._writer = child, reader, writer
         self._fell = False  # it ended by itself, or by a hand that is not ours
+        self.versions: tuple[str, ...] = ()
 
     @classmethod
     async def start(cls, setup: Setup) -> Process:
@@ -109,6 +110,7 @@ class Process:
             raise SluiceError(f"a scoring worker cannot be started: {fault}") from fault
         if ready.where:
             raise ConfigError(ready.where, None, rule=ready.rule, remedy=ready.remedy)
+        self.versions = ready.versions
 
     async def _ask(self, frame: bytes, seconds: float) -> bytes:
         try:

@@ -175,7 +175,7 @@ class Scoring:
 def build(run: Run, bus: Bus, life: Life, metrics: Metrics) -> Scoring:
     """Where the parts of scoring meet; raises ConfigError for a scorer that cannot be had."""
     numbers = Numbers(metrics)
-    judge = make_judge(run.scoring, on_replaced=numbers.replaced.inc)
+    judge = make_judge(run.scoring, on_replaced=numbers.replaced.inc, policy=run.model.path)
     with life.long("tokenizer to load", START_SECONDS):
         decode = Tokenizer(run.model.path).decode
     return Scoring(bus, life, judge, decode=decode, numbers=numbers)

@@ -20,7 +20,7 @@ from typing import BinaryIO
 from pipeline.errors import ConfigError
 from pipeline.plugins import build
 from pipeline.protocols import SCORERS, Answer
-from pipeline.verdicts import AT, Fault, checked, raised
+from pipeline.verdicts import AT, Fault, checked, raised, version_of
 from services.scoring.frames import HEADER_BYTES, Job, Ready, Reply, Setup, length, pack, unpack
 
 _PR_SET_PDEATHSIG = 1
@@ -44,13 +44,13 @@ def main() -> None:
 def _build(setup: Setup, scorers: list[Callable[[Answer], object]]) -> Ready:
     for spec in setup.specs:
         try:
-            scorers.append(build(SCORERS, spec, at=AT))
+            scorers.append(build(SCORERS, spec, at=AT, policy=setup.policy))
         except ConfigError as exc:
             return Ready(where=exc.where, rule=exc.rule, remedy=exc.remedy)
         except Exception as exc:  # one scorer's own constructor; the process ends with the message
             rule = f"cannot be started ({type(exc).__name__}: {exc})"
             return Ready(where=AT, rule=rule, remedy="mend the scorer or its options")
-    return Ready()
+    return Ready(versions=tuple(version_of(scorer) for scorer in scorers))
 
 
 def _grade(scorer: Callable[[Answer], object], answer: Answer) -> Reply:
@@ -60,7 +60,7 @@ def _grade(scorer: Callable[[Answer], object], answer: Answer) -> Reply:
         fault = exc if isinstance(exc, Fault) else raised(exc)
         return Reply(reason=fault.reason, detail=fault.detail)
     assert verdict.outcome is not None, "a checked verdict has an outcome"
-    return Reply(verdict.reward, verdict.outcome)
+    return Reply(verdict.reward, verdict.outcome, teaching=verdict.teaching)
 
 
 def _receive(frames: BinaryIO) -> bytes:

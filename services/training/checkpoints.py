@@ -1,69 +1,164 @@
 """Checkpoints: where a trainer begins that follows another, and replays the records since. † torch
 
-What is in one is the back end's; the folder's name and mark are made here.
+What is in one is the back end's, and of others who remember something; the folder's name and mark
+are made here. It is copied while training waits, and written while training goes on.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 import shutil
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 from safetensors import SafetensorError
 
 from pipeline import disk
 from pipeline.errors import ConfigError, SluiceError
+from pipeline.protocols import Snapshot
+from services.training.digests import MARK, digests
+from services.training.remembered import Memory, Remembers, recall, write
 
-KEPT = 2
-FOLDER, MARK = "checkpoints", "checkpoint.json"
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+FOLDER, SCORES = "checkpoints", "scores.json"
 _NAME = re.compile(r"\d{8,}\.e\d+")
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True):
-    """Where the trainer stood; `fingerprint` is that of its parameters as it held them.
+    """Where the trainer stood; `fingerprint` is that of its float32 parameters.
 
     `backend`, `ranks` and `threads` are what it stepped with: others sum in another order, to other
-    bits.
+    bits. `files` has a digest of each file.
     """
 
     batch: int
     step: int
     version: int
-    fingerprint: str
     backend: str
     ranks: int
     threads: int
+    fingerprint: str = ""
+    files: dict[str, str] = {}
 
 
 class Checkpoints:
-    """`checkpoints/` of a run, the newest two of them: `model/`, `state/` and `checkpoint.json`."""
+    """`checkpoints/` of a run, the newest and the best: `model/`, `state/`, `checkpoint.json`.
 
-    def __init__(self, folder: Path, save: Callable[[Path], None]) -> None:
-        """`save` fills an empty folder."""
-        self.folder = folder / FOLDER
-        self._save = save
+    One is written at a time; the next waits for it, so that two copies never stand in memory.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        take: Callable[[], Snapshot],
+        *,
+        kept: int = 2,
+        others: Mapping[str, Remembers] | None = None,
+    ) -> None:
+        """`take` copies the model and its optimizer; `others` are what else a step depends on.
+
+        Of the newest `kept` are kept, and the one with the best score.
+        """
+        self.folder, self._take, self._kept = folder / FOLDER, take, kept
+        self._others = dict(others or {})
+        self._writing: threading.Thread | None = None
+        self._error: Exception | None = None
+        self._held: set[int] = set()
 
     def write(self, checkpoint: Checkpoint, *, epoch: int) -> None:
-        """The checkpoint, whole and synced; older ones go. Raises SluiceError."""
+        """Copy what there is; it is written, whole and synced, by a thread, and older ones go then.
+
+        Raises SluiceError for the one before.
+        """
+        self.flush()
         path = self.folder / f"{checkpoint.batch:08d}.e{epoch}"
-        try:
-            if path.exists():  # a trainer that has made no step since
-                return
-            with disk.new_folder(path) as partial:
-                self._save(partial)
-                (partial / MARK).write_bytes(msgspec.json.encode(checkpoint))
-        except (OSError, SafetensorError) as exc:
-            raise SluiceError(f"{path} cannot be written ({exc})") from exc
-        for old in _whole(self.folder)[:-KEPT]:
-            shutil.rmtree(old)
+        if path.exists():  # a trainer that has made no step since
+            return
+        began = time.monotonic()
+        taken, others = self._take(), {name: one.memory() for name, one in self._others.items()}
+        log.info("checkpoint=%s copied_seconds=%.3f", path.name, time.monotonic() - began)
+        self._writing = threading.Thread(
+            target=self._write, args=(path, checkpoint, taken, others), name="checkpoint"
+        )
+        self._writing.daemon = True  # a trainer that fails does not wait for it
+        self._writing.start()
+
+    def flush(self) -> None:
+        """Wait for what is being written. Raises SluiceError where it could not be."""
+        if self._writing is not None:
+            self._writing.join()
+        self.check()
+
+    def check(self) -> None:
+        """Raises SluiceError where one could not be written since the last call."""
+        error, self._error = self._error, None
+        if isinstance(error, OSError | SafetensorError):
+            raise SluiceError(f"a checkpoint cannot be written ({error})") from error
+        if error is not None:
+            raise error
 
     def newest(self) -> tuple[Path, Checkpoint] | None:
         """The last one that is whole: its folder, and where the trainer stood."""
         whole = _whole(self.folder)
         return (whole[-1], _read(whole[-1])) if whole else None
+
+    def recall(self, path: Path) -> None:
+        """What else a step depends on, as it was. Raises SluiceError."""
+        recall(path, self._others)
+
+    def hold(self, version: int) -> None:
+        """A score of this version is to come: its checkpoint stays until then, or a restart."""
+        self._held.add(version)
+
+    def score(self, version: int, score: float) -> None:
+        """How good a version is, higher is better; the best one's checkpoint stays."""
+        scores = _scores(self.folder) | {version: score}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        disk.write(self.folder / SCORES, msgspec.json.encode(scores))
+        self._held.discard(version)
+
+    def _write(
+        self, path: Path, checkpoint: Checkpoint, taken: Snapshot, others: Mapping[str, Memory]
+    ) -> None:
+        began = time.monotonic()
+        try:
+            self._put(path, checkpoint, taken, others)
+            self._remove_old()
+        except Exception as exc:  # raised again in the caller's thread
+            log.error("%s cannot be written: %s", path, exc)
+            self._error = exc
+            return
+        log.info("checkpoint=%s written_seconds=%.3f", path.name, time.monotonic() - began)
+
+    def _put(
+        self, path: Path, checkpoint: Checkpoint, taken: Snapshot, others: Mapping[str, Memory]
+    ) -> None:
+        with disk.new_folder(path) as partial:
+            taken.write(str(partial))
+            write(partial, others)
+            whole = replace(checkpoint, fingerprint=taken.fingerprint(), files=digests(partial))
+            (partial / MARK).write_bytes(msgspec.json.encode(whole))
+
+    def _remove_old(self) -> None:
+        """All but the newest, the best, and those whose score is to come."""
+        whole = _whole(self.folder)
+        versions = {path: _read(path).version for path in whole}
+        scores = _scores(self.folder)
+        scored = [path for path in whole if versions[path] in scores]
+        best = max(scored, key=lambda path: scores[versions[path]], default=None)
+        for path in whole[: -self._kept]:
+            if path != best and versions[path] not in self._held:
+                shutil.rmtree(path)
 
 
 def found(run_folder: Path) -> list[Checkpoint]:
@@ -82,10 +177,20 @@ def _batch_and_epoch(path: Path) -> tuple[int, int]:
     return int(batch), int(epoch)
 
 
+def _scores(folder: Path) -> dict[int, float]:
+    path = folder / SCORES
+    if not path.exists():
+        return {}
+    return _decoded(path, dict[int, float], "has no scores", "remove that file")
+
+
 def _read(path: Path) -> Checkpoint:
+    remedy = "remove that folder, to go on from the one before"
+    return _decoded(path / MARK, Checkpoint, "is no mark of a checkpoint", remedy)
+
+
+def _decoded(path: Path, kind: type[T], rule: str, remedy: str) -> T:
     try:
-        return msgspec.json.decode((path / MARK).read_bytes(), type=Checkpoint)
+        return msgspec.json.decode(path.read_bytes(), type=kind)
     except msgspec.MsgspecError as exc:
-        rule = f"is no mark of a checkpoint ({exc})"
-        remedy = "remove that folder, to go on from the one before"
-        raise ConfigError(str(path / MARK), None, rule=rule, remedy=remedy) from exc
+        raise ConfigError(str(path), None, rule=f"{rule} ({exc})", remedy=remedy) from exc

@@ -15,15 +15,19 @@ class Ending(NamedTuple):
     reason: str
 
 
-def left(step: int, *, complete: bool, drained: bool) -> Ending | None:
+def left(step: int, *, complete: bool, drained: bool, alike: int = 0) -> Ending | None:
     """The loop was left after so many steps: all were made, or no data is left.
 
-    None where neither holds: the run is not over, and a trainer that follows goes on.
+    None where neither holds: the run is not over, and a trainer that follows goes on. `alike` is
+    how many members were in groups without a signal: why there was no step, if there was none.
     """
     steps = "1 step" if step == 1 else f"{step} steps"
     if complete:
         return Ending("done", steps)
-    return Ending("done", f"the data ended after {steps}") if drained else None
+    if not drained:
+        return None
+    why = f": no signal in the groups of {alike} members, whose outcomes were all alike"
+    return Ending("done", f"the data ended after {steps}" + (why if alike and not step else ""))
 
 
 def hopeless(beats: Iterable[Seen]) -> Ending | None:

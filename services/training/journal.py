@@ -16,7 +16,7 @@ import msgspec
 from pipeline.errors import ConfigError
 from pipeline.ledger import total
 from services.training.considered import TRAINED, ZERO_SIGNAL
-from services.training.metrics import LENGTHS
+from services.training.metrics import bucket
 from services.training.optimize import Step
 from services.training.pool import Tally
 from services.training.sinks.feeds import Feeds
@@ -98,20 +98,19 @@ def step_line(step: Step, tally: Tally) -> dict[str, Any]:
         "refused": {fate: sums.members for fate, sums in refused.items() if sums.members},
         "refused_tokens": {fate: sums.tokens for fate, sums in refused.items() if sums.tokens},
         "refused_lengths": [[*key, count] for key, count in sorted(lengths.items())],
+        "sampled_by": [[*kind, count] for kind, count in sorted(tally.sampled.items())],
+        "trained_by": [[*kind, count] for kind, count in sorted(tally.trained.items())],
         "completion_tokens": batch.statistics["completion_tokens_mean"],
         "truncated": batch.statistics["truncated_share"],
         **step.statistics.summary(),
+        **step.statistics.streams(),
         "lag_tokens": step.statistics.tokens_by_lag(),
+        "by_lag": step.statistics.by_lag(),
         "tokens": batch.tokens,
         "learning_rate": step.learning_rate,
         "grad_norm": step.result.grad_norm,
         "finite": step.result.finite,
     }
-
-
-def bucket(tokens: int) -> str:
-    """The bucket of a length: up to so many tokens."""
-    return next((str(bound) for bound in LENGTHS if tokens <= bound), "more")
 
 
 def _reopened(path: Path) -> tuple[dict[str, Any], TextIO]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from pipeline.ledger import FLAWS
 from pipeline.metrics import Metrics
 from pipeline.protocols import SINKS
 from pipeline.watch.waits import GROUPS, OLDER_GROUPS
+from services.training.starvation import BYS
 
 CAUSES = (GROUPS, OLDER_GROUPS)
 """What a trainer without work waits for."""
@@ -23,6 +25,14 @@ LENGTHS = (64, 256, 1024, 4096, 16384, 65536)
 """Bounds of the buckets in which refusals are counted, in tokens of a completion."""
 BUCKETS = (*map(str, LENGTHS), "more")
 LAGS = (*map(str, range(16)), "more")
+LAG_BUCKETS_TO = (0, 1, 2, 4, 8)
+"""Bounds of the buckets of lags that a step's figures are told by, in steps."""
+LAG_BUCKETS = ("0", "1", "2", "3-4", "5-8", "9+")
+
+
+def bucket(tokens: int) -> str:
+    """The bucket of a length: up to so many tokens."""
+    return next((str(bound) for bound in LENGTHS if tokens <= bound), "more")
 
 
 class Shown(NamedTuple):
@@ -43,10 +53,19 @@ SHOWN = (
     Shown("ess", "ess_ratio", "Effective sample size of the last step's tokens, of their number."),
     Shown("gap_max", "log_ratio_max_nats", "Largest |log r| of a token of the last step."),
     Shown("clipped", "clipped_ratio", "Tokens of the last step that the loss clipped, of all."),
+    Shown("trust_masked", "trust_masked_ratio", "Tokens of the last step corrected to 0, of all."),
     Shown("clamped", "clamped_ratio", "Tokens of the last step with a clamped log r, of all."),
     Shown("entropy", "entropy_nats", "Mean entropy where the last step's tokens were drawn."),
+    Shown("ce_loss", "imitation_nats", "Mean -log p of the last step's tokens that were imitated."),
+    Shown("kl_loss", "distillation_nats", "Mean divergence from the teacher, of the last step."),
     Shown("grad_norm", "grad_norm", "Norm of the last step's gradient, before it was clipped."),
     Shown("learning_rate", "learning_rate", "Of the last step."),
+)
+SHOWN_BY_LAG = (
+    Shown("mismatch_k3", "mismatch_k3_by_lag_nats", "As mismatch_k3, of the tokens of such lag."),
+    Shown("ess", "ess_by_lag_ratio", "As ess, of the tokens of such lag."),
+    Shown("clipped", "clipped_by_lag_ratio", "As clipped, of the tokens of such lag."),
+    Shown("trust_masked", "trust_masked_by_lag_ratio", "As trust_masked, of such lag."),
 )
 
 
@@ -69,13 +88,24 @@ class Numbers:
             "spanning_members", "Members trained whose tokens are of several versions."
         )
         self.tokens = metrics.counter("tokens", "Tokens trained.")
+        self.imitated = metrics.counter("imitated_tokens", "Tokens of examples that were imitated.")
+        self.distilled = metrics.counter("distilled_tokens", "Tokens trained on a teacher's word.")
         self.lags = metrics.counter_by(
             "lag_tokens", "Tokens that were trained, by their lag.", steps=LAGS
         )
         self._declare_refusals(metrics)
         self._declare_files(metrics)
         self.shown = {one.key: metrics.gauge(one.noun, one.text) for one in SHOWN}
+        self.by_lag = {
+            one.key: metrics.gauge_by(one.noun, one.text, steps=LAG_BUCKETS) for one in SHOWN_BY_LAG
+        }
         self.rewards = metrics.curve("reward")
+        self.least_share = metrics.gauge_by(
+            "least_share_ratio",
+            "Share of the trained members over share of the sampled ones, of the task or length "
+            "for which that is least; 1 is fair.",
+            by=BYS,
+        )
 
     def _declare_refusals(self, metrics: Metrics) -> None:
         self.refused_members = metrics.counter_by(
@@ -113,6 +143,11 @@ class Numbers:
             self.refused_tokens.labels(reason=reason).inc(tokens)
         for key in self.shown:
             self.shown[key].set(line[key])
+        for bucket, key in product(LAG_BUCKETS, self.by_lag):
+            value = line["by_lag"].get(bucket, {}).get(key, math.nan)  # not 0, which would be a lie
+            self.by_lag[key].labels(steps=bucket).set(value)
+        for by in BYS:
+            self.least_share.labels(by=by).set(line["least_share"][by])
         self.rewards.add(line["step"], line["reward"])
 
     def _disk_free(self) -> float:
@@ -124,5 +159,7 @@ class Numbers:
         self.members.inc(line["members"])
         self.spanning.inc(line["members_spanning"])
         self.tokens.inc(line["tokens"])
+        self.imitated.inc(line["imitated_tokens"])
+        self.distilled.inc(line["distilled_tokens"])
         for lag, tokens in line["lag_tokens"]:
             self.lags.labels(steps=str(lag) if lag < len(LAGS) - 1 else "more").inc(tokens)

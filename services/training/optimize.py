@@ -10,7 +10,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from pipeline.protocols import Pack, Rank, StepResult
+import torch
+from torch import Tensor
+
+from pipeline.protocols import Observes, Pack, Rank, StepResult
 from services.training.batch import Batch
 from services.training.considered import skipped
 from services.training.objective import Objective
@@ -47,22 +50,56 @@ class Optimizer:
     def step(self, batch: Batch, *, number: int) -> Step:
         """One step on the batch, which is the run's `number`th.
 
-        Skipped steps are numbered as well, so they move the schedule of the learning rate on.
+        Skipped steps are numbered as well, so they move the schedule of the learning rate on. An
+        advantage that remembers is told of each batch, whatever came of the step.
         """
         rate = self._rate(number)
         result, statistics = self._act(batch.packs, rate)
+        if isinstance(batch.rules.advantage, Observes):
+            batch.rules.advantage.observe(batch.graded)
         if not result.finite:
             batch = batch._replace(fates=skipped(batch.fates))
         return Step(batch, rate, result, statistics)
 
 
-def act_alone(rank: Rank, objective: Objective, packs: Sequence[Pack], rate: float) -> Done:
-    """The part of a step that one rank does, which is all of it where there is one."""
+def as_it_is(rows: Tensor) -> Tensor:
+    """The rows of all ranks, where there is one."""
+    return rows
+
+
+def act_alone(
+    rank: Rank,
+    objective: Objective,
+    packs: Sequence[Pack],
+    rate: float,
+    *,
+    gathered: Callable[[Tensor], Tensor] = as_it_is,
+) -> Done:
+    """The part of a step that one rank does, which is all of it where there is one.
+
+    `gathered` gives the rows of all ranks for this one's; it is called at once by all of them.
+    """
+    objective = told(rank, objective, packs, gathered=gathered)
     statistics = Statistics(objective)
     for pack in packs:
+        pack = objective.refer(pack) if objective.refer else pack
         rank.backward(pack, partial(objective, pack))
         statistics.add(pack, rank.last)
     return Done(rank.step(rate), statistics)
+
+
+def told(
+    rank: Rank,
+    objective: Objective,
+    packs: Sequence[Pack],
+    *,
+    gathered: Callable[[Tensor], Tensor] = as_it_is,
+) -> Objective:
+    """The objective of this step; where it depends on the whole of it, after a look at all."""
+    if not objective.wide:
+        return objective
+    looks = [objective.look(pack, rank.logprobs(pack)) for pack in packs]
+    return objective.told([gathered(torch.cat(rows)) for rows in zip(*looks, strict=True)])
 
 
 def learning_rate(number: int, *, peak: float, warmup_steps: int) -> float:

@@ -6,7 +6,8 @@ window is free; what can be used waits here, and is judged again when a batch is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -17,18 +18,27 @@ from pipeline.protocols import Advantage
 from pipeline.run import Lag
 from pipeline.versions import Freshness
 from services.training.considered import Considered, Refusal, Rules, consider
+from services.training.metrics import bucket
+from services.training.starvation import Kinds
+from services.training.streams import POLICY_ALONE, Coefficients
+from services.training.weights import AS_GRADED, Treatment
 
 
 class Tally(NamedTuple):
-    """What was judged for the first time since the last tally."""
+    """What was judged for the first time since the last tally, and what was trained.
+
+    `sampled` are the members of groups that a gradient can be made of, fresh or not.
+    """
 
     zero_signal_groups: int
     rewards: tuple[float, ...]
     fates: Fates
     refused: tuple[Refusal, ...]
+    sampled: Kinds
+    trained: Kinds
 
 
-NOTHING_REFUSED = Tally(0, (), {}, ())
+NOTHING_REFUSED = Tally(0, (), {}, (), Counter(), Counter())
 
 
 LOOK_STEPS = 4
@@ -49,16 +59,20 @@ class Pool:
         per_step: int,
         step: int = 0,
         steps: Mapping[int, int] = MappingProxyType({}),
+        streams: Coefficients = POLICY_ALONE,
+        treatment: Treatment = AS_GRADED,
     ) -> None:
         """`step` is where the trainer stands, `steps` has that of every version it may meet."""
         freshness = Freshness(step=step, steps=dict(steps), lag_max=lag.max, unit=lag.unit)
-        self.rules, self.exhausted = Rules(freshness, advantage, vocabulary), False
+        self.rules = Rules(freshness, advantage, vocabulary, streams, treatment)
+        self.exhausted = False
         self._groups, self._epoch = groups, epoch
         self._limit, self._more = LOOK_STEPS * per_step, False
         self._order: list[str] = []
         self._usable: dict[str, Considered] = {}
         self._first: list[Considered] = []
         self._refused: list[Considered] = []
+        self._trained: Kinds = Counter()
 
     def look(self, batch: int) -> bool:
         """Fetch what has become ready, and refuse what cannot be used.
@@ -85,19 +99,21 @@ class Pool:
         self.exhausted = ready.eof and ready.alive == ready.num_ready and not self._more
         return True
 
-    def starved(self, chosen: Iterable[Considered], per_step: int) -> frozenset[str]:
-        """Started groups that a step with these would leave without a seat in time.
+    def starved(self, chosen: Iterable[Considered], per_step: int) -> dict[int, int]:
+        """How many started groups, by start step, a step with these would leave without a seat in
+        time.
 
         Groups are seated strictly oldest first, `per_step` at a time. What is whole already gains
         nothing from waiting; and where more is whole than was looked at, none is waited for.
         """
         if self._more:
-            return frozenset()
-        started, freshness = self._groups.started(), self.rules.freshness
-        for considered in chosen:
-            started.pop(considered.group.prompt.group, None)
-        late = unseated(started, step=freshness.step, per_step=per_step, lag_max=freshness.lag_max)
-        return late.difference(self._order)
+            return {}
+        whole = Counter(c.group.start_step for c in self._usable.values())
+        flight, freshness = self._groups.started() - whole, self.rules.freshness
+        whole.subtract(c.group.start_step for c in chosen)
+        return unseated(
+            flight, +whole, step=freshness.step, per_step=per_step, lag_max=freshness.lag_max
+        )
 
     @property
     def drained(self) -> bool:
@@ -115,20 +131,24 @@ class Pool:
         steps = {**freshness.steps, version: step}
         self.rules = self.rules._replace(freshness=freshness._replace(step=step, steps=steps))
 
-    def forget(self, groups: Iterable[str]) -> None:
-        """These were closed by a commit."""
+    def forget(self, groups: Iterable[str], *, trained: bool) -> None:
+        """These were closed by a commit, whose step was taken or not."""
         for group in groups:
-            self._usable.pop(group, None)
+            considered = self._usable.pop(group, None)
+            if considered is not None and trained:
+                self._trained += kinds(considered, {r.member for r in considered.rows if r.tokens})
 
     def tally(self) -> Tally:
         """What happened since the last call."""
-        first, refused = self._first, self._refused
-        self._first, self._refused = [], []
+        first, refused, trained = self._first, self._refused, self._trained
+        self._first, self._refused, self._trained = [], [], Counter()
         return Tally(
             zero_signal_groups=sum(c.verdict == "zero_signal" for c in first),
-            rewards=tuple(reward for c in first for reward in c.rewards),
+            rewards=tuple(reward for c in first for reward in c.rewards.values()),
             fates=total(c.fates for c in refused),
             refused=tuple(one for c in refused for one in c.refused),
+            sampled=sum((kinds(c, c.graded) for c in first if c.could_teach), Counter()),
+            trained=trained,
         )
 
     def _keep_or_refuse(self, considered: Considered) -> None:
@@ -141,16 +161,34 @@ class Pool:
         self._refused.append(considered)
 
 
-def unseated(
-    started: Mapping[str, int], *, step: int, per_step: int, lag_max: int
-) -> frozenset[str]:
-    """Which of these groups, by start step, will be too old for their seat once `step` is made.
+def kinds(considered: Considered, members: Iterable[int]) -> Kinds:
+    """These members of a group by its task, and by their lengths."""
+    out: Kinds = Counter()
+    prompt, found = considered.group.prompt, considered.group.members
+    for member in members:
+        out["task", prompt.task] += 1
+        out["length", bucket(found[member].completion.tokens)] += 1
+    return out
 
-    The i-th oldest is trained ⌊i / per_step⌋ steps after the next one.
+
+def unseated(
+    flight: Mapping[int, int],
+    whole: Mapping[int, int],
+    *,
+    step: int,
+    per_step: int,
+    lag_max: int,
+) -> dict[int, int]:
+    """How many groups in flight, by start step, will be too old for their seat once `step` is made.
+
+    The i-th oldest, whole ones among them, is trained ⌊i / per_step⌋ steps after the next one. Of
+    one start step the whole go first.
     """
-    order: Sequence[str] = sorted(started, key=lambda group: (started[group], group))
-    return frozenset(
-        group
-        for i, group in enumerate(order)
-        if step + 1 + i // per_step - started[group] > lag_max
-    )
+    late, before = {}, 0
+    for start in sorted({*flight, *whole}):
+        count = flight.get(start, 0) + whole.get(start, 0)
+        in_time = max(0, (start + lag_max - step) * per_step - before)
+        if few := min(flight.get(start, 0), max(0, count - in_time)):
+            late[start] = few
+        before += count
+    return late

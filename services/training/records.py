@@ -22,6 +22,7 @@ from pipeline.ledger import Fates
 from pipeline.messages import Group
 from services.training.batch import Batch
 from services.training.considered import skipped
+from services.training.streams import Imitated
 
 _NAME = re.compile(r"(\d{8,})\.e(\d+)")
 
@@ -31,6 +32,7 @@ class Record(Struct, frozen=True, kw_only=True, tag="record/1"):
 
     `steps` has the step of every version that the groups' spans name; `fates` is what the commit
     says of each group if the step is taken. Without `groups` its step cannot be made again.
+    `examples` were imitated in it.
     """
 
     batch: int
@@ -40,6 +42,7 @@ class Record(Struct, frozen=True, kw_only=True, tag="record/1"):
     steps: dict[int, int]
     groups: tuple[Group, ...]
     fates: dict[str, Fates]
+    examples: tuple[Imitated, ...] = ()
 
 
 def plan(batch: Batch, *, number: int, epoch: int, version: int, whole: bool) -> Record:
@@ -55,6 +58,7 @@ def plan(batch: Batch, *, number: int, epoch: int, version: int, whole: bool) ->
         steps={v: step for v, step in sorted(freshness.steps.items()) if v in named},
         groups=batch.groups if whole else (),
         fates=batch.fates,
+        examples=batch.examples if whole else (),
     )
 
 

@@ -22,9 +22,12 @@ from services.training.batch import Batch
 from services.training.batch import build as build_batch
 from services.training.checkpoints import Checkpoint, Checkpoints
 from services.training.considered import Rules, consider
+from services.training.digests import verify
 from services.training.optimize import Optimizer, Step
 from services.training.records import Record, Records
 from services.training.standing import Standing
+from services.training.streams import coefficients
+from services.training.weights import treatment
 from services.training.world import world
 
 log = logging.getLogger(__name__)
@@ -53,10 +56,12 @@ class Recovery:
         if found is None:
             return Standing()
         path, mark = found
+        verify(path, mark.files)
         backend.load_state(str(path / "state"))
-        if (live := fingerprint(backend.weights())) != mark.fingerprint:
+        checkpoints.recall(path)
+        if (live := fingerprint(backend.masters())) != mark.fingerprint:
             raise SluiceError(f"{path} is damaged: its weights are {live}, not {mark.fingerprint}")
-        log.info("loaded=%s step=%d", path, mark.step)
+        log.info("loaded=%s step=%d ranks=%d->%d", path, mark.step, mark.ranks, world().size)
         return Standing(mark.batch, mark.step, mark.version)
 
     def replay(self, optimizer: Optimizer, standing: Standing) -> Iterator[Replayed]:
@@ -82,9 +87,15 @@ class Recovery:
     def _batch(self, record: Record) -> Batch:
         lag = self._run.lag
         freshness = Freshness(record.step, record.steps, lag.max, lag.unit)
-        rules = Rules(freshness, self._advantage, self._vocabulary)
+        streams, treated = coefficients(self._run.objective), treatment(self._run)
+        rules = Rules(freshness, self._advantage, self._vocabulary, streams, treated)
         groups = [consider(group, rules) for group in record.groups]
-        batch = build_batch(groups, rules, pack_tokens=self._run.training.pack_tokens)
+        batch = build_batch(
+            groups,
+            rules,
+            pack_tokens=self._run.training.pack_tokens,
+            examples=record.examples,
+        )
         if batch.fates != record.fates:
             raise SluiceError(
                 f"record {record.batch} of {self.records.folder} gives other fates than it did:"
@@ -93,11 +104,10 @@ class Recovery:
         return batch
 
 
-def mark(run: Run, backend: Backend, standing: Standing) -> Checkpoint:
-    """What a checkpoint says of itself."""
+def mark(run: Run, standing: Standing) -> Checkpoint:
+    """What a checkpoint says of itself before it is written."""
     return Checkpoint(
         **standing._asdict(),
-        fingerprint=fingerprint(backend.weights()),
         backend=plugins.name_of(run.training.backend, "training.backend"),
         ranks=world().size,
         threads=torch.get_num_threads(),

@@ -42,7 +42,7 @@ def replay(run: Run, *, say: Callable[[str], None] = print) -> bool:
     for done in recovery.replay(parts.optimizer, standing):
         standing = done.standing
         if (mark := checkpoints.get(standing.batch)) is not None:
-            same &= _compare(mark, fingerprint(parts.backend.weights()), say)
+            same &= _compare(mark, fingerprint(parts.backend.masters()), say)
     parts.backend.close()
     _check_whole(records, numbers, standing)
     say(f"replayed {len(numbers)} batches, {standing.step} steps")

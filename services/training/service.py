@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from pipeline import plugins
 from pipeline.bus.bus import Bus
 from pipeline.errors import Gone
-from pipeline.ledger import generated
+from pipeline.ledger import Sum
 from pipeline.life import Life
 from pipeline.metrics import Metrics
 from pipeline.model.load import DTYPES
@@ -20,19 +22,26 @@ from pipeline.weights.publisher import Publisher
 from services.training.batch import Batch
 from services.training.batch import build as build_batch
 from services.training.checkpoints import Checkpoints
+from services.training.considered import ZERO_SIGNAL
 from services.training.ending import Ending, hopeless, left
 from services.training.epochs import Claim, await_former, claim
+from services.training.imitation import Examples, examples_of
 from services.training.journal import Journal, step_line
 from services.training.metrics import Numbers
 from services.training.optimize import Optimizer, Step
 from services.training.parts import assemble
-from services.training.pool import NOTHING_REFUSED, Pool
+from services.training.pool import NOTHING_REFUSED, Pool, Tally
 from services.training.records import Records, plan
 from services.training.recovery import Recovery, mark
+from services.training.remembered import remembering
 from services.training.resumption import commit_again, resume
 from services.training.run_metrics import looking
 from services.training.sinks.feeds import feeds
 from services.training.standing import Standing
+from services.training.starvation import BYS, Starvation
+from services.training.streams import coefficients
+from services.training.weights import treatment
+from services.training.window import Window
 
 log = logging.getLogger(__name__)
 
@@ -69,16 +78,22 @@ class Training:
         journal: Journal,
         life: Life,
         numbers: Numbers,
+        examples: Examples | None = None,
     ) -> None:
         self.settings, self.bus, self.backend = run, bus, backend
         self.optimizer, self.publisher, self.journal = optimizer, publisher, journal
         self.records, self.checkpoints = records, checkpoints
         self.life, self.numbers, self.clock = life, numbers, numbers.clock
         self.pool, self.claimed, self.epoch = pool, claimed, claimed.epoch
+        self.examples = examples
         self.committed, self.optimizer_step, self.version = standing
+        self.starvation = Starvation(members=run.groups.members)
+        steered, per_step = run.lag.control, run.groups.per_step
+        self.control = Window(steered, per_step=per_step, lag_max=run.lag.max) if steered else None
+        self.window = bus.snapshot().window if steered else run.window
         self.expire_at = 0.0
         self.held_since: float | None = None
-        self.given_up: frozenset[str] = frozenset()
+        self.given_up = -1  # groups of this start step or older are waited for no more
 
     def run(self) -> None:
         """The one finite clock of a run; it ends early where the data does, or a signal comes."""
@@ -102,6 +117,7 @@ class Training:
             with self.clock("other"):
                 self.keep_alive()
                 self.publisher.check()
+                self.checkpoints.check()
                 if self.look() and (batch := self.batch()):
                     return batch if batch.groups else None
             with self.clock("idle", self.waiting_for):
@@ -129,7 +145,7 @@ class Training:
             self.claimed.check()
             reply = self.bus.groups.commit(self.epoch, batch=number, changed=changed, fates=fates)
             self.committed = number
-            self.pool.forget(fates)
+            self.pool.forget(fates, trained=changed)
             if changed:
                 self.version += 1
                 self.optimizer_step += 1
@@ -147,9 +163,11 @@ class Training:
     def write_down(self, step: Step) -> None:
         """The step as a line of metrics.jsonl, as a log line, and in Prometheus."""
         with self.clock("other"):
-            line = step_line(step, self.pool.tally()) | self.clock.lap()
+            tally = self.pool.tally()
+            line = step_line(step, tally) | self.clock.lap() | self.weigh(tally)
             line |= {"batch": self.committed, "step": self.optimizer_step, "version": self.version}
-            line["generated_tokens"] = generated(self.bus.snapshot().ledger)
+            line["generated_tokens"] = self.bus.generated_tokens()
+            line["window"] = self.steer(line)
             self.journal.write(line)
             self.numbers.observe(line)
             log.info(
@@ -157,13 +175,25 @@ class Training:
                 *(line[key] for key in ("step", "reward", "lag_mean", "tokens", "grad_norm")),
             )
 
+    def steer(self, line: Mapping[str, Any]) -> int:
+        """The window from now on. Said after each step, so a server that was put back hears it."""
+        if self.control is not None:
+            self.window = self.control.after(self.window, line)
+            self.bus.groups.narrow(self.epoch, batch=self.committed, window=self.window)
+        return self.window
+
+    def weigh(self, tally: Tally) -> dict[str, Any]:
+        """Whose members are starved, for the line, and for the beat to say by name."""
+        self.starvation.observe(tally.sampled, tally.trained)
+        self.life.starved = self.starvation.starved()
+        return {"least_share": {by: self.starvation.least(by) for by in BYS}}
+
     def checkpoint(self, *, last: bool = False) -> None:
         """Where a trainer that follows begins, every so many batches."""
         if not last and self.committed % self.settings.training.checkpoint_every:
             return
         with self.clock("other"), self.life.long(None, LONGEST_ACT_SECONDS):
-            made = mark(self.settings, self.backend, self.standing)
-            self.checkpoints.write(made, epoch=self.epoch)
+            self.checkpoints.write(mark(self.settings, self.standing), epoch=self.epoch)
 
     # What the loop is made of.
 
@@ -217,21 +247,31 @@ class Training:
         if not self.pool.exhausted and (len(oldest) < per_step or self.is_held()):
             return None
         self.held_since = None
-        return build_batch(oldest, self.pool.rules, pack_tokens=self.settings.training.pack_tokens)
+        return build_batch(
+            oldest,
+            self.pool.rules,
+            pack_tokens=self.settings.training.pack_tokens,
+            examples=self.examples(self.committed + 1) if self.examples else (),
+        )
 
     def is_held(self) -> bool:
-        """Whether a step now would starve an older group; each is waited for once, and not long."""
+        """Whether a step now would starve older groups; those of a start step are waited for once,
+        and not long."""
         lag, per_step = self.settings.lag, self.settings.groups.per_step
         if lag.pace == "refuse":
             return False
-        starved = self.pool.starved(self.pool.oldest(per_step), per_step) - self.given_up
+        late = self.pool.starved(self.pool.oldest(per_step), per_step)
+        starved = {start: count for start, count in late.items() if start > self.given_up}
         if not starved:
             return False
         self.held_since = self.held_since or time.monotonic()
         if time.monotonic() - self.held_since < lag.hold_seconds:
             return True
-        log.warning("waited %.0f s for %s in vain", lag.hold_seconds, ", ".join(sorted(starved)))
-        self.given_up |= starved
+        count, start = sum(starved.values()), max(starved)
+        log.warning(
+            "waited %.0f s in vain for groups=%d start_step<=%d", lag.hold_seconds, count, start
+        )
+        self.given_up = start
         return False
 
     def leave(self) -> None:
@@ -240,10 +280,14 @@ class Training:
         Where another ended the run first, that word stands.
         """
         complete = self.committed >= self.settings.steps
-        ending = left(self.optimizer_step, complete=complete, drained=self.pool.drained)
+        alike = self.bus.snapshot().ledger.get(ZERO_SIGNAL, Sum(0, 0)).members
+        ending = left(
+            self.optimizer_step, complete=complete, drained=self.pool.drained, alike=alike
+        )
         self.checkpoint(last=True)
         with self.clock("other"), self.life.long(None, LONGEST_ACT_SECONDS):
             self.publisher.flush()
+            self.checkpoints.flush()
             self.journal.keep(self.version, self.optimizer_step, last=True)
             self.backend.close()
             if ending is not None:
@@ -271,9 +315,15 @@ def build(run: Run, bus: Bus, *, life: Life, metrics: Metrics) -> Training:
     )
     await_former(bus, life.boot, run.bus.lease_seconds)
     with life.long("model", 600):
-        parts = assemble(run)
+        parts, examples = assemble(run), examples_of(run)
     transport: Transport = plugins.make(TRANSPORTS, run.weights, at="weights", run=run.name)
-    records, checkpoints = Records(run.folder), Checkpoints(run.folder, parts.save)
+    records = Records(run.folder)
+    checkpoints = Checkpoints(
+        run.folder,
+        parts.snapshot,
+        kept=run.training.checkpoints_kept,
+        others=remembering(advantage=parts.advantage),
+    )
     recovery = Recovery(run, records, advantage=parts.advantage, vocabulary=parts.vocabulary)
     claimed = claim(bus, run.folder, life.boot)
     numbers.folder = run.folder
@@ -306,14 +356,21 @@ def build(run: Run, bus: Bus, *, life: Life, metrics: Metrics) -> Training:
             per_step=run.groups.per_step,
             step=standing.step,
             steps=steps,
+            streams=coefficients(run.objective),
+            treatment=treatment(run),
         ),
         optimizer=parts.optimizer,
         publisher=Publisher(
-            announce, transport, epoch=claimed.epoch, dtype=DTYPES[run.model.dtype]
+            announce,
+            transport,
+            epoch=claimed.epoch,
+            dtype=DTYPES[run.model.dtype],
+            frozen=parts.frozen,
         ),
         records=records,
         checkpoints=checkpoints,
         journal=journal,
         life=life,
         numbers=numbers,
+        examples=examples,
     )

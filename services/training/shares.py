@@ -1,4 +1,4 @@
-"""The packs of a step, shared out among ranks: as many on each, about as many tokens. † torch
+"""The packs of a step, shared out among ranks: as many on each, at about the same cost. † torch
 
 A collective inside a pass needs every rank in it, so a rank with fewer packs gets dummies: two
 tokens of weight 0, in the graph like any other.
@@ -11,22 +11,22 @@ from collections.abc import Sequence
 import torch
 
 from pipeline.protocols import Pack
-from services.training.packing import pack, spread
+from services.training.packing import BY_TOKENS, Cost, layout
 
 
-def share(packs: Sequence[Pack], ranks: int, pack_tokens: int) -> list[list[Pack]]:
+def share(
+    packs: Sequence[Pack], ranks: int, pack_tokens: int, *, cost: Cost = BY_TOKENS
+) -> list[list[Pack]]:
     """Packs anew, of at most `pack_tokens`, by rank; their sequences keep their numbers."""
     sequences = [one for each in packs for one in apart(each)]
     lengths = [one.ids.numel() for one in sequences]
-    shares = [
+    return [
         [
-            joined([sequences[mine[n]] for n in numbers])
-            for numbers in pack([lengths[n] for n in mine], pack_tokens)
+            joined([sequences[n] for n in numbers]) if numbers else dummy(sequences[0])
+            for numbers in mine
         ]
-        for mine in spread(lengths, ranks)
+        for mine in layout(lengths, pack_tokens, ranks, cost=cost)
     ]
-    most = max(map(len, shares))
-    return [each + [dummy()] * (most - len(each)) for each in shares]
 
 
 def apart(packed: Pack) -> list[Pack]:
@@ -46,21 +46,17 @@ def apart(packed: Pack) -> list[Pack]:
 
 def joined(packs: Sequence[Pack]) -> Pack:
     """All of their sequences in one pack."""
-    return Pack(*(torch.cat(column) for column in zip(*packs, strict=True)))
+    return Pack(*map(torch.cat, zip(*packs, strict=True)))
 
 
-def dummy() -> Pack:
-    """Two tokens of which the second is predicted, for nothing."""
-    ids, numbers = torch.zeros(2, dtype=torch.int64), torch.zeros(2)
-    return Pack(
-        ids=ids,
+def dummy(like: Pack) -> Pack:
+    """Two tokens of which the second is predicted, for nothing; columns as wide as those of `like`.
+
+    Every number is 0 but the temperature.
+    """
+    nothing = Pack(*(column.new_zeros((2, *column.shape[1:])) for column in like))
+    return nothing._replace(
         positions=torch.arange(2),
-        sequence=ids,
-        temperature=numbers + 1,
-        behaviour=numbers,
-        advantage=numbers,
-        weight=numbers,
-        lag=ids,
-        kept_counts=ids,
-        kept_ids=ids[:0],
+        temperature=nothing.temperature + 1,
+        kept_ids=nothing.kept_ids[:0],
     )

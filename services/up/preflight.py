@@ -24,15 +24,15 @@ from pipeline.verdicts import terms
 def preflight(run: Run) -> None:
     """Raises ConfigError for the first fault; says on standard error what does not fit well."""
     check_model(run.model.path)
+    anchored = _fits(run)  # first: it knows why some names are no plug-ins
     check_options(run)
-    anchored = _fits(run)
     dataset: Dataset = plugins.make(DATASETS, run.data, at="data")
     if run.evaluation:
         plugins.make(DATASETS, run.evaluation.data, at="evaluation.data")
     for number, term in enumerate(terms(run.scoring.scorers)):
         at = f"scoring.scorers[{number}]"
         scorer = plugins.find(SCORERS, term.spec, at)
-        plugins.check(scorer, plugins.options_of(term.spec), at, given=frozenset())
+        plugins.check(scorer, plugins.options_of(term.spec), at, given=frozenset({"policy"}))
         plugins.check_call(scorer, at, None)
     context = context_in(run.model.path)
     for said in (*drawbacks(run, examples=len(dataset), context=context), anchored):

@@ -61,7 +61,8 @@ class Pair:
     def open(self) -> None:
         s = self.sizes
         self.bus.open(
-            {"model": "tiny"}, window=s.window, per_step=s.per_step, lag_max=s.lag_max,
+            {"model": "tiny", "groups.release": str(s.release)}, window=s.window,
+            per_step=s.per_step, lag_max=s.lag_max,
             members=s.members, enough=s.enough, lease_seconds=s.lease_ms / 1000,
             group_deadline_seconds=s.deadline_ms / 1000,
         )  # fmt: skip

@@ -67,7 +67,7 @@ def test_C096_the_denominator_of_a_rank_would_be_seen() -> None:
     own = [[p._replace(weight=p.weight / each[0].weight.sum()) for p in each] for each in packs]
     wrong = summed_over(own, ten_then_zero) / 2
     right = summed_over(packs, ten_then_zero)
-    assert torch.allclose(wrong, 5 * right, rtol=1e-4, atol=1e-6)
+    assert close(wrong, 5 * right) < 1e-5
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 FAULTS is a file of lines `before|after ACT N`: this process dies at the N-th ACT of its life. Each
 start takes the first line away, so that whoever starts it again gets the next; without a line it
-lives.
+lives. Of several ranks it is rank 0 that dies.
 """
 
 from __future__ import annotations
@@ -22,12 +22,18 @@ from pipeline.metrics import Metrics
 from pipeline.serve import REDIS_VARIABLE, exit_code
 from services.process import open_run
 from services.training import service as training
+from services.training.parts import assist
+from services.training.world import world
 
 
 def main(run_path: str, instance: str, faults: str) -> None:
     """The service, as `services.process` runs it, but for the fault."""
     configure_logs()
-    run, fault = config.load(Path(run_path)), _next(Path(faults))
+    run = config.load(Path(run_path))
+    if world().rank:
+        assist(run)
+        return
+    fault = _next(Path(faults))
     bus = Bus.connect(os.environ[REDIS_VARIABLE], run.name)
     open_run(bus, run)
     metrics = Metrics("training")

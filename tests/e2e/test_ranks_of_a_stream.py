@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -68,31 +69,49 @@ def test_a_rank_that_is_killed_costs_a_restart_and_nothing_else(
     bus.purge()
 
 
-def test_torchrun_starts_a_trainer_too(tmp_path: Path, server_url: str, run_name: str) -> None:
-    path = write_run(tmp_path, prompts=16, top={"name": run_name, "steps": 99}, **RUN)
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    training = subprocess.Popen(
+def node(folder: Path, path: Path, *options: str, url: str) -> subprocess.Popen[str]:
+    """A machine's torchrun, with one rank of the trainer."""
+    torchrun = ["-m", "torch.distributed.run", *options, "--nproc-per-node=1"]
+    return subprocess.Popen(
         [sys.executable, *torchrun, "-m", "services.cli", "training", str(path)],
-        cwd=tmp_path,
+        cwd=folder,
         env={
             **os.environ,
             "OMP_NUM_THREADS": "1",
-            "SLUICE_REDIS": server_url,
+            "SLUICE_REDIS": url,
             "PYTHONPATH": os.pathsep.join([str(ROOT), str(Path(__file__).parent)]),
         },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
+
+
+def test_torchrun_starts_a_trainer_on_two_nodes(
+    tmp_path: Path, server_url: str, run_name: str
+) -> None:
+    """Both on this machine; only the first has the run's folder."""
+    path = write_run(tmp_path, prompts=16, top={"name": run_name, "steps": 99}, **RUN)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    meet = ["--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={port}"]
+    (other := tmp_path / "other").mkdir()
+    nodes = [
+        node(folder, path, *meet, f"--node-rank={number}", url=server_url)
+        for number, folder in enumerate((tmp_path, other))
+    ]
     others = [
         start(tmp_path, name, str(path), "--redis", server_url)
         for name in ("prompting", "inference", "scoring")
     ]
     try:
-        out, _ = training.communicate(timeout=110)
-        assert training.returncode == 0, out
+        for training in nodes:
+            out, _ = training.communicate(timeout=110)
+            assert training.returncode == 0, out
         assert Bus.connect(server_url, run_name).state().step == 4
+        assert not [*other.iterdir()], "the second node needs no folder of the run"
     finally:
-        for process in (*others, training):
+        for process in (*others, *nodes):
             process.kill()
             process.communicate()

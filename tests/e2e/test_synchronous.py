@@ -21,8 +21,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from pipeline.messages import Manifest, Prompt, Sampling, Work
 from pipeline.model.fingerprint import fingerprint, named_parameters
 from pipeline.model.tokens import end_ids
+from pipeline.order import index
 from services.inference.engines.hf.engine import HfEngine
-from services.prompting.order import index
 from services.training.checkpoints import found
 
 STEPS, PER_STEP, MEMBERS, MAX_TOKENS, RATE, SEED = 5, 3, 4, 40, 1e-3, 3

@@ -29,17 +29,26 @@ before publisher.publish 2
 before publisher._announce 2
 after announce 2
 after write_down 1
-after checkpoints._save 1
+before checkpoints._put 1
 after checkpoint 1
 before bus.groups.finish 1
 """
 
 
-def dying_up(folder: Path, path: Path, faults: str, url: str) -> subprocess.CompletedProcess[str]:
+def dying_up(
+    folder: Path, path: Path, faults: str, url: str, *worlds: str
+) -> subprocess.CompletedProcess[str]:
     (folder / "faults").write_text(faults)
     here = Path(__file__).parent
     return subprocess.run(
-        [sys.executable, str(here / "dying_up.py"), str(path), str(folder / "faults"), url],
+        [
+            sys.executable,
+            str(here / "dying_up.py"),
+            str(path),
+            str(folder / "faults"),
+            url,
+            *worlds,
+        ],
         cwd=folder,
         env={
             **os.environ,

@@ -25,12 +25,12 @@ from pipeline.ledger import Sum
 from pipeline.life import Life
 from pipeline.messages import Beat, Manifest, Prompt, Sampling
 from pipeline.metrics import Metrics
+from pipeline.order import index
 from pipeline.protocols import Example, Text
 from pipeline.run import Groups, Lag, Model, Run
 from pipeline.run import Prompting as PromptingKeys
 from pipeline.run import Sampling as SamplingKeys
 from services.prompting.metrics import Numbers
-from services.prompting.order import index
 from services.prompting.recipe import Recipe
 from services.prompting.service import Prompting, build
 

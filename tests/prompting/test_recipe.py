@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from pipeline.errors import SluiceError, Unusable
+from pipeline.order import index
 from pipeline.protocols import Example, Text
 from pipeline.run import Groups, Model, Run
-from services.prompting.order import index
 from services.prompting.recipe import Recipe
 
 RUN = Run(name="r", steps=1, seed=5, model=Model(path="none"), data="d", groups=Groups(members=2))

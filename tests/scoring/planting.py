@@ -14,7 +14,7 @@ from pipeline.bus.bus import Bus
 from pipeline.life import Life
 from pipeline.messages import Beat, Completion, Group, Manifest, Prompt, Sampling, Span
 from pipeline.metrics import Metrics
-from pipeline.run import Model, Run
+from pipeline.run import Distillation, Model, Objective, Run
 from pipeline.run import Scoring as ScoringKeys
 from services.scoring.judge import make_judge
 from services.scoring.metrics import Numbers
@@ -45,13 +45,18 @@ class Plant:
         assert self.bus.versions.confirm(ENGINE, 0, "f") == "ok"
         self.cursor = 0
 
-    def group(self, texts: Sequence[str], reference: bytes | object = "good") -> str:
+    def group(
+        self,
+        texts: Sequence[str],
+        reference: bytes | object = "good",
+        prompt_text: str = "the prompt",
+    ) -> str:
         """One delivered group, a member a text; a reference given as bytes is put in raw."""
         raw = reference if isinstance(reference, bytes) else msgspec.json.encode(reference)
         prompt = Prompt(
             group=f"{self.cursor:08d}",
             seq=self.cursor,
-            ids=ids_of("the prompt"),
+            ids=ids_of(prompt_text),
             members=len(texts),
             sampling=Sampling(),
             task="a task",
@@ -99,7 +104,14 @@ class Running:
         self.bus = Bus.connect(plant.url, plant.run)
         self.life = Life(self.bus, "scoring", "scoring-1", metrics=self.metrics)
         if model:
-            run = Run(name=plant.run, steps=1, data="none", model=Model(path=model), scoring=keys)
+            run = Run(
+                name=plant.run,
+                steps=1,
+                data="none",
+                model=Model(path=model),
+                scoring=keys,
+                objective=Objective(distillation=Distillation()),
+            )
             self.service = build(run, self.bus, life=self.life, metrics=self.metrics)
         else:
             numbers = Numbers(self.metrics)

@@ -109,6 +109,10 @@ def tokens(logp: float | Sequence[float] | Tensor, behaviour: float, advantage: 
         weight=torch.ones_like(anchor),
         sequence=numbers,
         lag=numbers,
+        score=torch.full_like(anchor, advantage),
+        segment=numbers,
+        reference=anchor,
+        teacher=anchor,
     )
 
 

@@ -1,9 +1,10 @@
 """Steps that must come out alike on any number of ranks, done by a job of torchrun or a process.
 
-    python rank_cases.py FOLDER
+    python rank_cases.py FOLDER OTHER
 
 leaves, of every case and ZeRO stage, the back end's state after the step in FOLDER/stage/case and
-what was said of it in FOLDER/stage/case.json. The cases are also a plain list for the tests.
+what was said of it in FOLDER/stage/case.json; OTHER is the folder of the job of another size, whose
+states are gone on from. The cases are also a plain list for the tests.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from __future__ import annotations
 import json
 import random
 import sys
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from every_objective import Sum, with_turns
 from made import VOCABULARY, group, member, rules, tiny_model
 from torch import Tensor
 
@@ -25,17 +28,27 @@ from pipeline.model.fingerprint import fingerprint
 from pipeline.protocols import Backend, Loss, Pack, Tokens
 from pipeline.run import Model, Run
 from pipeline.run import Training as Settings
+from services.training.backends.state import write
+from services.training.backends.torch import TorchBackend
 from services.training.batch import build
 from services.training.considered import consider
 from services.training.losses import cispo, ppo
 from services.training.objective import Objective
+from services.training.optimize import act_alone
 from services.training.ranks import Team, follow, lead
 from services.training.world import join
 
 BETA = 0.9
 RATE = 1e-2
 STAGES = (1, 2, 3)
+MODES: dict[str, dict[str, Any]] = {
+    "optimizer away": {"stage": 2, "offload": "optimizer"},
+    "all away": {"stage": 3, "offload": "parameters", "whole_elements": 0},
+    "bfloat16": {"stage": 2, "dtype": "bfloat16"},
+    "bfloat16, all away": {"stage": 3, "dtype": "bfloat16", "offload": "parameters"},
+}
 PROMPT = [3, 4, 8]
+GATHERED_BYTES = 8192
 LENGTH = 10  # of each sequence of `equal`, with its prompt
 
 
@@ -108,6 +121,21 @@ def without_signal(pack: Pack) -> Pack:
     return pack._replace(advantage=torch.where(pack.sequence % 2 == 0, 0.0, pack.advantage))
 
 
+def with_streams(pack: Pack) -> Pack:
+    """Sequences by their number: trained and distilled, distilled by likeliest ids, imitated."""
+    inside, stream = pack.weight > 0, pack.sequence % 3
+    likeliest = torch.stack([(pack.ids + 1) % VOCABULARY, (pack.ids + 5) % VOCABULARY], dim=-1)
+    known = torch.where((stream == 1).unsqueeze(-1), torch.tensor([-0.9, -1.2]), -torch.inf)
+    return pack._replace(
+        weight=torch.where(stream == 0, pack.weight, 0.0),
+        ce_weight=torch.where(inside & (stream == 2), 0.01, 0.0),
+        kl_weight=torch.where(inside & (stream < 2), 0.02, 0.0),
+        teacher=torch.where(stream < 2, pack.behaviour * 0.8 - 0.2, 0.0),
+        teacher_ids=likeliest,
+        teacher_logprobs=known,
+    )
+
+
 eight = partial(equal, 8)
 CASES = {
     "padded": Case(eight, 1),
@@ -121,6 +149,10 @@ CASES = {
     "C099 3 and 2": Case(partial(equal, 5), LENGTH),
     "C099 1 and 0": Case(lonely, 99),
     "C100": Case(eight, LENGTH, change=without_signal),
+    "all streams": Case(long_tail, 40, change=with_streams),
+    "all streams padded": Case(long_tail, 1, change=with_streams),
+    "every objective": Case(long_tail, 40, Sum(), change=with_turns),
+    "every objective padded": Case(long_tail, 1, Sum(), change=with_turns),
 }
 
 
@@ -129,18 +161,24 @@ def settings(pack_tokens: int) -> Run:
     return Run(name="ranks", steps=1, model=Model(path="-"), data="-", training=training)
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, other: Path) -> None:
     from services.training.backends.deepspeed import DeepSpeedBackend
+
+    class Thrifty(DeepSpeedBackend):
+        """Gathers as little at a time as it can."""
+
+        gathered_bytes = GATHERED_BYTES
 
     me = join()
     for stage in STAGES:
         # Nothing is whole on every rank, the head is called token by token: all that can differ.
-        backend = DeepSpeedBackend(
+        backend = Thrifty(
             tiny_model(tied=stage != 2),
             stage=stage,  # type: ignore[arg-type]
             clip_norm=1e9,
             whole_elements=0,
             chunk_elements=VOCABULARY,
+            checkpoint_activations=stage == 3 and me.size > 1,
         )
         job = partial(_as_rank, me.rank, backend)
         job(CASES["1 pack"], partial(_begin, folder / str(stage)))
@@ -151,6 +189,14 @@ def main(folder: Path) -> None:
         good = CASES["8 packs"]
         job(good, partial(_after, good, folder / str(stage) / "after C101"))
         job(good, partial(_resume, good, folder / str(stage) / "resumed"))
+        if stage == 3:
+            job(good, partial(_gather, folder / "3" / "gathered", backend.model))
+        job(good, partial(_cross, good, folder / str(stage) / "crossed", other / str(stage)))
+        job(good, partial(_from_torch, good, folder / str(stage) / "from torch", stage != 2))
+    for name, options in MODES.items():
+        backend = DeepSpeedBackend(tiny_model(), clip_norm=1e9, **options)
+        job = partial(_as_rank, me.rank, backend)
+        job(good, partial(_resume, good, folder / name / "resumed", start=None))
 
 
 def _as_rank(rank: int, backend: Any, case: Case, lead_it: Callable[[Team], None]) -> None:
@@ -189,25 +235,61 @@ def _after(case: Case, folder: Path, team: Team) -> None:
     _say(folder, [[*done.result]])
 
 
-def _resume(case: Case, folder: Path, team: Team) -> None:
+def _resume(case: Case, folder: Path, team: Team, start: str | None = "start") -> None:
     """Three steps at once, and the same with a load after the first."""
     backend = team.backend
-    backend.load_state(str(folder.parent / "start"))
+    if start:
+        backend.load_state(str(folder.parent / start))
     team.act(case.packs(), RATE)
     _save(backend, folder)
     ends = []
     for _ in range(2):
         for _ in range(2):
             team.act(case.packs(), RATE)
-        ends.append(fingerprint(backend.weights()))
+        ends.append(fingerprint(backend.masters()))
+        if not (straight := folder.with_name("straight")).exists():
+            _save(backend, straight)
         backend.load_state(str(folder))
     backend.save(str(folder.with_name("saved")))
     _say(folder, ends, saved=fingerprint(backend.weights()))
 
 
+def _gather(folder: Path, model: Any, team: Team) -> None:
+    """How many bytes of parameters are whole on rank 0 while weights, masters and all go out."""
+    ways = {"weights": team.backend.weights, "masters": team.backend.masters}
+    peaks = {name: max(_whole_bytes(model) for _ in way()) for name, way in ways.items()}
+    _say(folder, [], before=_whole_bytes(model), **peaks)
+
+
+def _whole_bytes(model: Any) -> int:
+    return sum(p.nbytes for p in model.parameters())  # a parameter that is away has no elements
+
+
+def _cross(case: Case, folder: Path, other: Path, team: Team) -> None:
+    """On from the first of three steps of a job of another size, which is under way or done."""
+    while not (other / "resumed" / "state.json").exists():
+        time.sleep(0.02)
+    team.backend.load_state(str(other / "resumed"))
+    for _ in range(2):
+        team.act(case.packs(), RATE)
+    _save(team.backend, folder)
+
+
+def _from_torch(case: Case, folder: Path, tied: bool, team: Team) -> None:
+    """Three steps, the first of which the plain back end has made."""
+    plain = TorchBackend(tiny_model(tied=tied), clip_norm=1e9)
+    act_alone(plain, Objective(case.loss), case.packs(), RATE)
+    _save(plain, folder.with_name("torch"))
+    team.backend.load_state(str(folder.with_name("torch")))
+    for _ in range(2):
+        team.act(case.packs(), RATE)
+    _save(team.backend, folder)
+
+
 def _save(backend: Backend, folder: Path) -> None:
     folder.mkdir(parents=True)
-    backend.save_state(str(folder))
+    taken: Any = backend.snapshot()
+    write(str(folder), taken.state.items())
 
 
 def _say(folder: Path, results: list[Any], **more: Any) -> None:
@@ -215,4 +297,4 @@ def _say(folder: Path, results: list[Any], **more: Any) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -163,7 +163,8 @@ def test_a_pack_says_of_each_token_what_is_needed_and_weighs_the_step_once() -> 
     assert pack.lag.tolist() == [0, 0, 2, 0, 0, 0, 0]
     assert pack.advantage.tolist() == pytest.approx([0, 0, 0.7071, 0.7071, 0, 0, -0.7071], abs=1e-4)
     integer, real = [torch.int64], [torch.float32]
-    assert [column.dtype for column in pack] == integer * 3 + real * 4 + integer * 3
+    first, others = integer * 3 + real * 4 + integer * 3, real + integer + real * 3
+    assert [column.dtype for column in pack] == first + others + integer + real * 2
 
 
 def test_the_batch_is_the_same_whatever_order_groups_arrive_in() -> None:
@@ -197,3 +198,14 @@ def test_what_is_told_of_a_batch() -> None:
 def test_a_completion_without_a_prompt_is_refused() -> None:
     judged = consider(group("g", [member([5], 1), member([5], 0)], prompt=[]), rules())
     assert judged.verdict == "unusable" and judged.fates == {"empty_prompt": Sum(2, 2)}
+
+
+def test_a_token_has_its_members_outcome_and_the_number_of_its_turn() -> None:
+    """The reward may be shaped. Lag splits no turn; the two tokens that a tool wrote end one."""
+    first = member([5] * 6, 0.2, outcome=1.0, spans=[(3, 1), (5, 5)], mask=((2, 4),))
+    judged = consider(group("g", [first, member([9], -0.5)]), rules())
+    (pack,) = build([judged], rules(), pack_tokens=99).packs
+    assert pack.score.tolist() == [1.0] * 8 + [-0.5] * 3
+    inside = (pack.weight > 0) & (pack.sequence == 0)
+    assert pack.segment[inside].tolist() == [0, 0, 1, 1]
+    assert (pack.segment.diff()[pack.sequence.diff() == 0] >= 0).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 from collections.abc import Callable, Iterator
@@ -65,6 +66,9 @@ def test_the_run_is_there_with_the_first_scrape_and_moves_on_with_each_beat(
     assert value(trainer, "sluice_run_unbalanced_tokens") == 0
     assert value(trainer, "sluice_run_steps") == value(trainer, "sluice_training_steps_total") == 1
     assert value(trainer, 'sluice_training_lag_tokens_total{steps="0"}') == 16
+    ess = value(trainer, "sluice_training_ess_ratio")
+    assert 0 < value(trainer, 'sluice_training_ess_by_lag_ratio{steps="0"}') == ess
+    assert math.isnan(value(trainer, 'sluice_training_ess_by_lag_ratio{steps="1"}'))
     assert not [name for name in trainer.totals() if "fate" in name], "no beat carries the ledger"
 
 

@@ -8,14 +8,14 @@ import json
 import os
 import subprocess
 import sys
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from made import gradient, tiny_model
-from rank_cases import BETA, CASES, RATE, STAGES, Case
+from rank_cases import BETA, CASES, GATHERED_BYTES, MODES, RATE, STAGES, Case
 from safetensors.torch import load_file
 from test_gradient import close, plain_cispo, plain_gradient, plain_ppo
 from torch import Tensor
@@ -24,7 +24,7 @@ from transformers import AutoModelForCausalLM
 from pipeline.model.fingerprint import fingerprint, named_parameters
 from services.training.backends.torch import TorchBackend
 from services.training.objective import Objective
-from services.training.optimize import act_alone
+from services.training.optimize import act_alone, told
 
 JOB = Path(__file__).with_name("rank_cases.py")
 ROOT = JOB.parents[2]
@@ -42,14 +42,14 @@ on_any_world = pytest.mark.parametrize("world", WORLDS)
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     """What the jobs left, by the number of their ranks; they run side by side."""
     folders = {world: tmp_path_factory.mktemp(f"ranks{world}") for world in WORLDS}
-    running = {world: _start(world, folder) for world, folder in folders.items()}
+    running = {world: _start(world, folders[world], folders[3 - world]) for world in WORLDS}
     for world, process in running.items():
         output, _ = process.communicate(timeout=300)
         assert process.returncode == 0, f"{world} ranks: {output[-3000:]}"
     return folders
 
 
-def _start(world: int, folder: Path) -> "subprocess.Popen[str]":
+def _start(world: int, folder: Path, other: Path) -> "subprocess.Popen[str]":
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
     environment = {
         **{k: v for k, v in os.environ.items() if not k.startswith("PYTEST")},
@@ -57,7 +57,7 @@ def _start(world: int, folder: Path) -> "subprocess.Popen[str]":
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(JOB.parent)]),
     }
     return subprocess.Popen(
-        [sys.executable, *(torchrun if world > 1 else []), str(JOB), str(folder)],
+        [sys.executable, *(torchrun if world > 1 else []), str(JOB), str(folder), str(other)],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -86,9 +86,10 @@ def gradient_of(folder: Path, tied: bool) -> Tensor:
 def plain(name: str, tied: bool) -> tuple[Tensor, Tensor, dict[str, float]]:
     """Gradient, new parameters and statistics of a case on the plain back end, one process."""
     case, model = CASES[name], tiny_model(tied=tied)
-    backend, objective = TorchBackend(model, clip_norm=1e9), Objective(case.loss)
+    backend = TorchBackend(model, clip_norm=1e9)
+    objective = told(backend, Objective(case.loss), case.packs())
     for pack in case.packs():
-        backend.backward(pack, lambda logp, pack=pack: objective(pack, logp))  # type: ignore[misc]
+        backend.backward(pack, partial(objective, pack))
     found = gradient(model)
     backend.step(0.0)
     fresh = tiny_model(tied=tied)
@@ -203,6 +204,65 @@ def test_a_state_goes_on_under_another_back_end(
             assert act_alone(backend, Objective(case.loss), case.packs(), RATE).result.finite
         ends.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
     assert close(*ends) < TOLERANCE
+
+
+@on_any_world
+@everywhere
+def test_a_state_goes_on_with_another_number_of_ranks(
+    jobs: dict[int, Path], world: int, stage: int
+) -> None:
+    """2 -> 1 and 1 -> 2, against the run that was not interrupted."""
+    tied = stage != 2
+    crossed, straight = jobs[world] / str(stage) / "crossed", jobs[3 - world] / str(stage)
+    for kind in ("parameter", "exp_avg", "exp_avg_sq", "step"):
+        ends = (left(folder, kind, tied) for folder in (crossed, straight / "straight"))
+        assert close(*ends) < TOLERANCE
+
+
+@on_any_world
+@everywhere
+def test_a_state_of_the_plain_back_end_goes_on_in_shards(
+    jobs: dict[int, Path], world: int, stage: int
+) -> None:
+    folder, tied = jobs[world] / str(stage), stage != 2
+    ends = (left(folder / name, "parameter", tied) for name in ("from torch", "straight"))
+    assert close(*ends) < TOLERANCE
+
+
+@on_any_world
+@pytest.mark.parametrize("mode", MODES)
+def test_offloaded_or_in_bfloat16_training_goes_on_after_a_load_bit_for_bit(
+    jobs: dict[int, Path], world: int, mode: str
+) -> None:
+    straight, resumed = said(jobs[world] / mode / "resumed")["results"]
+    assert straight == resumed
+
+
+@on_any_world
+@pytest.mark.parametrize("mode", MODES)
+def test_what_is_put_away_trains_alike_and_bfloat16_has_nearly_the_gradient(
+    jobs: dict[int, Path], world: int, mode: str
+) -> None:
+    """And float32 masters, which bfloat16 could not hold."""
+    folder, plain = jobs[world] / mode, jobs[world] / "1"
+    ends = left(folder / "straight", "parameter", True)
+    if "bfloat16" in mode:
+        gradients = (gradient_of(one / "resumed", True) for one in (folder, plain))
+        assert close(*gradients) < 0.1
+        assert close(ends, ends.bfloat16().float()) > 1e-5
+    else:
+        assert close(ends, left(plain / "straight", "parameter", True)) < TOLERANCE
+
+
+@on_any_world
+def test_weights_are_gathered_in_buckets_and_never_all_at_once(
+    jobs: dict[int, Path], world: int
+) -> None:
+    peaks = said(jobs[world] / "3" / "gathered")
+    assert peaks["before"] == 0, "the parameters are in shards"
+    whole = [parameter.nbytes for parameter in tiny_model().parameters()]
+    assert max(whole) <= peaks["weights"] <= GATHERED_BYTES < sum(whole) / 4
+    assert peaks["masters"] <= max(whole)
 
 
 @on_any_world

@@ -149,9 +149,7 @@ def test_the_scale_is_alpha_over_rank_or_its_root(rslora: bool, scale: float) ->
 def test_training_goes_on_bit_for_bit_from_a_state_of_adapters(tmp_path: Path) -> None:
     first, second = Trainer(tmp_path / "a"), Trainer(tmp_path / "b")
     first.step()
-    (tmp_path / "model").mkdir()
-    (tmp_path / "state").mkdir()
-    first.backend.save_state(str(tmp_path / "state"))
+    first.backend.snapshot().write(str(tmp_path))
     second.backend.load_state(str(tmp_path / "state"))
     assert fingerprint(second.backend.weights()) == fingerprint(first.backend.weights())
     size = sum(path.stat().st_size for path in (tmp_path / "state").iterdir())

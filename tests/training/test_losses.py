@@ -6,7 +6,8 @@ from made import tokens
 
 from pipeline.model.sampling import logprobs
 from pipeline.protocols import Loss
-from services.training.losses import cispo, ppo, ratio
+from services.training.losses import cispo, ppo
+from services.training.ratios import ratio
 
 LOSSES = [cispo, ppo]
 

@@ -1,13 +1,20 @@
+import tomllib
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
+from every_objective import EVERY
 from made import group, member, rules
 from torch import Tensor
 
-from pipeline.protocols import Loss, Tokens
+from pipeline.errors import ConfigError
+from pipeline.protocols import ADVANTAGES, CORRECTIONS, DIVERGENCES, LOSSES, Tokens
+from pipeline.run import Model, Run
+from pipeline.run import Objective as Settings
 from services.training.batch import build
 from services.training.considered import consider
-from services.training.losses import cispo, ppo
-from services.training.objective import Objective
+from services.training.objective import Objective, compose
 
 
 def ten_then_zero(tokens: Tokens) -> Tensor:
@@ -48,17 +55,109 @@ def test_what_a_loss_itself_sets_to_0_stays_in_the_denominator() -> None:
     assert float(loss) == pytest.approx(0.4)
 
 
-@pytest.mark.parametrize("loss", [cispo, ppo])
+@pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("masked", [-91.0, float("-inf"), float("nan")])
-def test_C102_what_stands_outside_the_loss_never_reaches_it(loss: Loss, masked: float) -> None:
+def test_C102_what_stands_outside_the_loss_never_reaches_it(name: str, masked: float) -> None:
     behaviour = [-2.0, -91.0, -2.0]
     members = [member([5, 6, 7], 1.0, logprobs=behaviour, mask=((1, 2),))]
     members.append(member([5], 0.0, logprobs=[-2.0]))
     (pack,) = build([consider(group("g", members), rules())], rules(), pack_tokens=99).packs
     logp = torch.full(pack.ids.shape, -2.0)
     logp[3] = masked  # two of the prompt, then one token inside
+    there = torch.where(torch.arange(len(logp)) == 3, masked, -2.0)
+    pack = pack._replace(
+        behaviour=torch.where(pack.weight > 0, pack.behaviour, there), reference=there
+    )
     logp.requires_grad_()
-    value = Objective(loss)(pack, logp)
+    objective = EVERY[name]
+    objective = objective.told(objective.look(pack, logp.detach()))
+    value = objective(pack, logp)
     value.backward()
     assert value.isfinite() and logp.grad is not None and logp.grad.isfinite().all()
     assert logp.grad.nonzero().squeeze(-1).tolist() == [2, 4, 7]
+
+
+def composed(**keys: Any) -> Objective:
+    settings = Settings(**keys)
+    return compose(Run(name="o", steps=1, model=Model(path="-"), data="-", objective=settings))
+
+
+def value_of(objective: Objective) -> float:
+    """Of two tokens of advantage 1 and -1, whose gap is ln 3."""
+    members = [member([5], 1.0, logprobs=[-3.0]), member([5], 0.0, logprobs=[-3.0])]
+    (pack,) = build([consider(group("g", members), rules())], rules(), pack_tokens=99).packs
+    pack = pack._replace(advantage=torch.where(pack.sequence == 0, 1.0, -1.0))
+    logp = torch.full(pack.ids.shape, -3.0) + torch.log(torch.tensor(3.0))
+    told = objective.told(objective.look(pack, logp))
+    return float(told(pack, logp))
+
+
+def halved(tokens: Tokens, *, by: float) -> Tensor:
+    return torch.where(tokens.advantage > 0, by, 1.0)
+
+
+OWN = {"use": f"{__name__}:halved", "by": 0.5}
+PROXIMAL: dict[str, Any] = {"loss": "ppo", "anchor": "proximal"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        # r is 1, so that the loss is -A, and the weights are told apart by it
+        (PROXIMAL | {"correction": "none"}, (-1 + 1) / 2),
+        (PROXIMAL | {"correction": {"use": "mask_k", "bound": 0.1}}, 0.0),
+        (PROXIMAL | {"correction": [{"use": "tis", "cap": 2.5}, OWN]}, (-0.5 + 1) * 2.5 / 2),
+        # over the step the weights are 1.25 and 2.5
+        (PROXIMAL | {"correction": [{"use": "tis", "cap": 2.5}, OWN], "normalise": True}, 1 / 3),
+        # r is 3: clipped where A > 0
+        ({"loss": "ppo"}, (-1.28 + 3) / 2),
+        ({"loss": {"use": f"{__name__}:halved", "by": 0.5}}, (0.5 + 1) / 2),
+    ],
+)
+def test_an_objective_is_composed_as_it_is_written(keys: dict[str, Any], expected: float) -> None:
+    assert value_of(composed(**keys)) == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+def test_a_kl_term_is_added_to_the_loss_and_not_corrected() -> None:
+    """The reference is 0 here, and pi = ln 3 - 3: k2 is pi^2/2 on both tokens."""
+    keys = PROXIMAL | {"correction": {"use": "mask_k", "bound": 0.1}}
+    kl = {"use": "k2", "coefficient": 0.1}
+    assert value_of(composed(kl=kl, **keys)) == pytest.approx(0.05 * 1.9013877**2, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"loss": {"use": "m2po", "treshold": 0.1}}, "threshold"),
+        (PROXIMAL | {"correction": ["tis", {"use": "opsm", "delta": -1.0}]}, ">= 0"),
+        (PROXIMAL | {"correction": "mask_k"}, "bound"),
+        (PROXIMAL | {"correction": {"use": "tis", "over": "pack"}}, "pack"),
+        ({"kl": "k3"}, "coefficient"),
+    ],
+)
+def test_an_option_that_is_none_is_refused_and_named(keys: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        composed(**keys)
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "objectives.md").read_text(encoding="utf-8")
+
+
+def block(language: str) -> str:
+    return PAGE.split(f"```{language}\n")[1].split("```")[0]
+
+
+def test_the_pages_example_can_be_composed() -> None:
+    keys = tomllib.loads(block("toml"))["objective"]
+    assert composed(**keys).anchor == "interpolated"
+
+
+def test_the_pages_own_loss_can_be_used() -> None:
+    found: dict[str, Any] = {}
+    exec(block("python"), found)
+    assert value_of(Objective(found["bounded"])) == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize("table", [LOSSES, CORRECTIONS, DIVERGENCES, ADVANTAGES])
+def test_the_page_has_every_name(table: dict[str, str]) -> None:
+    assert [name for name in table if f"| `{name}` |" not in PAGE] == []

@@ -28,6 +28,14 @@ def pack_of(
         lag=torch.zeros_like(ids),
         kept_counts=torch.tensor([len(sets.get(t, [])) for t in range(len(ids))]),
         kept_ids=torch.tensor([i for t in sorted(sets) for i in sets[t]], dtype=torch.int64),
+        score=zeros,
+        segment=torch.zeros_like(ids),
+        ce_weight=zeros,
+        kl_weight=zeros,
+        teacher=zeros,
+        teacher_ids=torch.zeros(len(ids), 0, dtype=torch.int64),
+        teacher_logprobs=torch.zeros(len(ids), 0),
+        reference=zeros,
     )
 
 

@@ -20,7 +20,7 @@ from pipeline.errors import ConfigError, DecodeError, SluiceError
 from pipeline.ledger import Sum
 from pipeline.messages import Beat
 from pipeline.model.fingerprint import fingerprint
-from pipeline.run import Lag, Run
+from pipeline.run import Lag, Objective, Run
 from pipeline.run import Training as Keys
 from pipeline.serve import EXIT_DONE, EXIT_FENCED
 from pipeline.watch import newest
@@ -35,12 +35,14 @@ Lead = Callable[..., Trainer]
 def run(
     run_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Run:
-    """Its parameter is training.record."""
+    """Its parameter is training.record, or objective.advantage."""
     monkeypatch.chdir(tmp_path)
-    record = getattr(request, "param", "on")
+    given = getattr(request, "param", "on")
+    record = given if given in ("on", "off") else "on"
+    objective = Objective() if given == record else Objective(advantage=given)
     keys = Keys(learning_rate=1e-4, checkpoint_every=2, record=record)
     weights = {"use": "shm", "folder": str(tmp_path)}
-    return made_run(run_name, steps=9, weights=weights, training=keys)
+    return made_run(run_name, steps=9, weights=weights, training=keys, objective=objective)
 
 
 @pytest.fixture
@@ -71,12 +73,12 @@ def lead(server_url: str, run: Run) -> Iterator[Lead]:
         signal.signal(number, handler)
 
 
-def feed(stream: Stream, batches: int) -> None:
+def feed(stream: Stream, batches: int, *scores: float) -> None:
     """So many steps: two groups each, by an engine that follows every version."""
     for _ in range(batches):
         step = stream.bus.state().step
         stream.serve(stream.bus.state().version)
-        stream.plant(2)
+        stream.plant(2, *scores)
         wait_until(lambda step=step: stream.bus.state().step == step + 1, "step")
         wait_until(lambda step=step: stream.bus.versions.newest().step == step + 1, "version")
 
@@ -109,6 +111,28 @@ def test_a_trainer_that_was_stopped_is_followed_by_one_with_the_same_weights(
     told: list[str] = []
     assert replay(run, say=told.append)
     assert told[-1] == "replayed 4 batches, 4 steps"
+
+
+@pytest.mark.parametrize("run", ["ema"], indirect=True)
+def test_what_an_advantage_remembers_is_in_the_checkpoint_and_moves_in_a_replay(
+    stream: Stream, lead: Lead, run: Run
+) -> None:
+    first = lead()
+    serve_first(stream)
+    for reward in (1.0, 0.25, 3.0):  # so that the mean moves with every batch
+        feed(stream, 1, 0.1, reward)
+    assert first.stop() == EXIT_DONE
+    shutil.rmtree(max((run.folder / "checkpoints").glob("00000003.e*")))
+    second = lead()  # the checkpoint of batch 2, and the record of batch 3
+    assert weights(second) == weights(first)
+    remembered = [one.service.pool.rules.advantage.memory() for one in (first, second)]
+    assert remembered[0] == remembered[1] and remembered[0].plain["means"][""] != 0.55
+    wait_until(lambda: stream.bus.state().version == 4, "version 4")
+    feed(stream, 1, 0.1, 2.0)
+    assert second.stop() == EXIT_DONE
+    told: list[str] = []
+    assert replay(run, say=told.append)
+    assert sum("the same weights" in line for line in told) == 2
 
 
 def test_training_on_after_a_stop_is_bit_for_bit_as_if_there_had_been_none(
@@ -369,6 +393,21 @@ def test_a_checkpoint_whose_weights_are_damaged_is_named(
         lead()
 
 
+def test_a_checkpoint_with_garbage_among_its_moments_is_named(
+    stream: Stream, lead: Lead, run: Run
+) -> None:
+    first = lead()
+    serve_first(stream)
+    feed(stream, 2)
+    assert first.stop() == EXIT_DONE
+    (file,) = run.folder.glob("checkpoints/*/state/*.safetensors")
+    written = bytearray(file.read_bytes())
+    written[-100] ^= 1
+    file.write_bytes(written)
+    with pytest.raises(SluiceError, match=f"is damaged: state/{file.name} has the digest"):
+        lead()
+
+
 def test_a_checkpoint_that_was_not_finished_is_none(stream: Stream, lead: Lead, run: Run) -> None:
     first = lead()
     serve_first(stream)
@@ -440,18 +479,27 @@ def test_a_group_is_waited_for_once(stream: Stream, lead: Lead) -> None:
     wait_until(lambda: stream.bus.versions.newest().step == 1, "version 1")
     begun = time.monotonic()
     feed(stream, 4)
-    assert trainer.service.given_up == {lease.group for lease in slow}
+    assert trainer.service.given_up == 0, "the start step of the slow ones"
     assert stream.bus.state().step == 5 and time.monotonic() - begun < 20
     assert trainer.service.held_since is None
 
 
+class Empty:
+    """A snapshot of nothing."""
+
+    def fingerprint(self) -> str:
+        return "f"
+
+    def write(self, folder: str) -> None:
+        """There is nothing in it."""
+
+
 def test_of_one_batch_the_checkpoint_of_the_highest_epoch_counts(tmp_path: Path) -> None:
-    made = Checkpoint(
-        batch=7, step=7, version=7, fingerprint="f", backend="torch", ranks=1, threads=1
-    )
-    checkpoints = Checkpoints(tmp_path, lambda folder: None)
+    made = Checkpoint(batch=7, step=7, version=7, backend="torch", ranks=1, threads=1)
+    checkpoints = Checkpoints(tmp_path, Empty)
     for epoch in (9, 10, 11):
         checkpoints.write(made, epoch=epoch)
+    checkpoints.flush()
     newest = checkpoints.newest()
     assert newest is not None and newest[0].name == "00000007.e11"
 

@@ -1,6 +1,8 @@
 """What a back end leaves on disk is all that it needs to go on."""
 
 import json
+import random
+import re
 from pathlib import Path
 
 import pytest
@@ -39,9 +41,10 @@ def weights(backend: Rank) -> dict[str, Tensor]:
 
 
 def saved(backend: Rank, folder: Path) -> str:
-    folder.mkdir()
-    backend.save_state(str(folder))
-    return str(folder)
+    """The `state/` of a snapshot in the folder, which may not exist yet."""
+    folder.mkdir(exist_ok=True)
+    backend.snapshot().write(str(folder))
+    return str(folder / "state")
 
 
 def entries(folder: Path) -> dict[str, list[str]]:
@@ -52,15 +55,12 @@ def entries(folder: Path) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("before", [0, 1, 3])
 @pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("beside", [True, False])
 def test_training_goes_on_after_a_load_as_if_it_had_not_stopped_bit_for_bit(
-    tmp_path: Path, before: int, tied: bool, beside: bool
+    tmp_path: Path, before: int, tied: bool
 ) -> None:
     straight = TorchBackend(tiny_model(tied=tied), weight_decay=0.1)
     train(straight, range(before))
-    if beside:
-        straight.save(str(tmp_path / "model"))
-    folder = saved(straight, tmp_path / "state")
+    folder = saved(straight, tmp_path)
     train(straight, range(before, before + 3))
     # Another start, and moments of its own: nothing of either may survive the load.
     resumed = TorchBackend(tiny_model(tied=tied, seed=8), weight_decay=0.1)
@@ -72,13 +72,25 @@ def test_training_goes_on_after_a_load_as_if_it_had_not_stopped_bit_for_bit(
     assert all(torch.equal(expected[name], got[name]) for name in expected)
 
 
+def test_a_snapshot_is_as_it_was_whatever_is_trained_before_it_is_written(tmp_path: Path) -> None:
+    backend = TorchBackend(tiny_model())
+    train(backend, range(1))
+    now, taken = (backend.snapshot() for _ in range(2))
+    before = {key: tensor.clone() for key, tensor in now.state.items()}
+    train(backend, range(1, 3))
+    taken.write(str(tmp_path))
+    resumed = TorchBackend(tiny_model(seed=8))
+    resumed.load_state(str(tmp_path / "state"))
+    after = resumed.snapshot().state
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+
+
 def test_weights_that_the_model_beside_has_are_not_written_twice(tmp_path: Path) -> None:
     backend = TorchBackend(tiny_model())
     train(backend, range(2))
-    backend.save(str(tmp_path / "model"))
-    folder = Path(saved(backend, tmp_path / "state"))
-    model, own = entries(folder).values()
-    assert {key.partition(":")[0] for key in own} == {"step", "exp_avg", "exp_avg_sq"}
+    model, own = entries(Path(saved(backend, tmp_path))).values()
+    assert {key.partition(":")[0] for key in own} == {"step", "exp_avg", "exp_avg_sq", "numbers"}
     assert {key.removeprefix("parameter:") for key in model} == weights(backend).keys()
 
 
@@ -87,7 +99,8 @@ def test_a_weight_that_the_model_beside_has_otherwise_is_written(tmp_path: Path)
     backend.save(str(tmp_path / "model"))
     name, changed = next(iter(backend.weights()))
     changed.view(-1)[0] += 1
-    folder = Path(saved(backend, tmp_path / "state"))
+    (folder := tmp_path / "state").mkdir()
+    write(str(folder), [(f"parameter:{n}", t) for n, t in backend.weights()])
     assert entries(folder)["state-00000.safetensors"] == [f"parameter:{name}"]
     resumed = TorchBackend(tiny_model(seed=8))
     resumed.load_state(str(folder))
@@ -95,9 +108,7 @@ def test_a_weight_that_the_model_beside_has_otherwise_is_written(tmp_path: Path)
 
 
 def test_a_state_without_the_model_that_it_refers_to_is_refused(tmp_path: Path) -> None:
-    backend = TorchBackend(tiny_model())
-    backend.save(str(tmp_path / "model"))
-    folder = saved(backend, tmp_path / "state")
+    folder = saved(TorchBackend(tiny_model()), tmp_path)
     (tmp_path / "model" / "model.safetensors").unlink()
     with pytest.raises(ConfigError, match=r"\.\./model/model.safetensors cannot be read"):
         TorchBackend(tiny_model()).load_state(folder)
@@ -105,7 +116,7 @@ def test_a_state_without_the_model_that_it_refers_to_is_refused(tmp_path: Path) 
 
 def test_gradients_that_were_not_stepped_on_do_not_survive_a_load(tmp_path: Path) -> None:
     backend = TorchBackend(tiny_model())
-    folder = saved(backend, tmp_path / "state")
+    folder = saved(backend, tmp_path)
     pack = made_packs(0)[0]
     backend.backward(pack, lambda logp: logp.sum())
     backend.load_state(folder)
@@ -113,7 +124,8 @@ def test_gradients_that_were_not_stepped_on_do_not_survive_a_load(tmp_path: Path
 
 
 def test_files_are_of_bounded_size_and_hold_each_tensor_once(tmp_path: Path) -> None:
-    tensors = {f"parameter:{n}": torch.full((n,), float(n)) for n in (1, 40, 3, 2, 9)}
+    lengths = (1, 40, 3, 2, 9)
+    tensors = {f"parameter:{n}": torch.full((n,), float(n)) for n in lengths}
     write(str(tmp_path), tensors.items(), file_bytes=48)
     sizes = [[*part] for part in buckets(tensors.items(), 48)]
     assert sizes == [
@@ -123,22 +135,56 @@ def test_files_are_of_bounded_size_and_hold_each_tensor_once(tmp_path: Path) -> 
         ["parameter:9"],
     ]
     assert len([*tmp_path.glob("*.safetensors")]) == 4
-    got = dict(read(str(tmp_path), ["1", "40", "3", "2", "9"]))
+    got = dict(read(str(tmp_path), {str(n): (n,) for n in lengths}))
     assert [*got] == [*tensors] and all(torch.equal(got[k], tensors[k]) for k in tensors)
 
 
-def test_the_state_of_another_model_is_refused_with_nothing_changed(tmp_path: Path) -> None:
-    folder = saved(TorchBackend(tiny_model(tied=False)), tmp_path / "state")
-    backend = TorchBackend(tiny_model(tied=True))
-    before = weights(backend)
-    with pytest.raises(ConfigError, match=r"1 parameters differ \(lm_head.weight\)"):
+def test_the_state_of_another_model_is_refused_with_both_sides_named_and_nothing_changed(
+    tmp_path: Path,
+) -> None:
+    folder = saved(TorchBackend(tiny_model(tied=False)), tmp_path)
+    backend = TorchBackend(tiny_model())
+    train(backend, range(1))
+    before = backend.snapshot().state
+    said = "1 parameters differ (lm_head.weight is 23 x 32 there and absent here)"
+    with pytest.raises(ConfigError, match=re.escape(said)):
         backend.load_state(folder)
-    assert all(torch.equal(before[name], t) for name, t in backend.weights())
+    after = backend.snapshot().state
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+
+
+def test_a_parameter_of_another_shape_is_refused_and_not_stretched(tmp_path: Path) -> None:
+    """[1] would be copied into any shape."""
+    own = {name: tensor for name, tensor in weights(TorchBackend(tiny_model())).items()}
+    first = next(iter(own))
+    write(str(tmp_path), [(f"parameter:{n}", t[:1] if n == first else t) for n, t in own.items()])
+    with pytest.raises(ConfigError, match="is 1 x 32 there and 23 x 32 here"):
+        TorchBackend(tiny_model()).load_state(str(tmp_path))
+
+
+def test_the_state_of_another_optimizer_is_refused_with_both_sides_named(tmp_path: Path) -> None:
+    own = weights(TorchBackend(tiny_model()))
+    kinds = ("parameter", "momentum_buffer")
+    named = [(f"{kind}:{n}", t.clone()) for n, t in own.items() for kind in kinds]
+    write(str(tmp_path), named)
+    with pytest.raises(ConfigError, match="has momentum_buffer, and AdamW has step, exp_avg"):
+        TorchBackend(tiny_model()).load_state(str(tmp_path))
+
+
+def test_random_numbers_go_on_where_they_were(tmp_path: Path) -> None:
+    backend = TorchBackend(tiny_model())
+    torch.rand(3), random.gauss()  # half of a pair is kept
+    folder = saved(backend, tmp_path)
+    expected = torch.rand(4), random.gauss(), random.random()
+    backend.load_state(folder)
+    drawn = torch.rand(4), random.gauss(), random.random()
+    assert torch.equal(expected[0], drawn[0]) and expected[1:] == drawn[1:]
 
 
 @pytest.mark.parametrize("fault", ["no table", "format", "no file", "cut", "cut table", "list"])
 def test_a_state_that_cannot_be_read_is_refused_in_one_line(tmp_path: Path, fault: str) -> None:
-    folder = Path(saved(TorchBackend(tiny_model()), tmp_path / "state"))
+    folder = Path(saved(TorchBackend(tiny_model()), tmp_path))
     table, (file,) = folder / "state.json", folder.glob("*.safetensors")
     match fault:
         case "no table":

@@ -1,4 +1,5 @@
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -8,7 +9,8 @@ from pipeline.model.packed import Packed
 from pipeline.protocols import Loss, Pack
 from services.training.batch import build
 from services.training.considered import consider
-from services.training.losses import cispo, ppo
+from services.training.corrections import mask_k, tis
+from services.training.losses import cispo, dppo_tv, ppo
 from services.training.objective import Objective
 from services.training.statistics import Statistics
 
@@ -52,6 +54,7 @@ def test_figures_are_over_the_tokens_inside_the_loss_of_all_packs(size: int) -> 
             "mismatch_k3": sum(k3) / 5,
             "gap_max": 2.0,
             "clipped": 1 / 5,  # e^2 > 5
+            "trust_masked": 0.0,
             "clamped": 0.0,
             "entropy": 1.5,
             "lag_mean": 3 / 5,
@@ -104,3 +107,56 @@ def test_p95_is_the_least_lag_that_95_in_100_do_not_exceed() -> None:
     statistics.add(pack, Packed(pack.behaviour, torch.zeros(pack.ids.shape)))
     assert statistics.summary()["lag_p95"] == 0
     assert statistics.summary()["lag_max"] == 2
+
+
+@pytest.mark.parametrize("size", [1, 100])
+def test_the_figures_of_a_lag_are_over_its_tokens_alone(size: int) -> None:
+    """Lag 2 has the gap 0, lag 1 the gap 0, and lag 0 the gaps .5, -1 and 2."""
+    by_lag = collect(size).by_lag()
+    assert list(by_lag) == ["0", "1", "2"]
+    r = [math.exp(gap) for gap in GAPS[1:]]
+    assert by_lag["0"]["tokens"] == 3
+    assert by_lag["0"]["ess"] == pytest.approx(sum(r) ** 2 / (3 * sum(x * x for x in r)), rel=1e-5)
+    assert by_lag["0"]["gap_max"] == pytest.approx(2.0, rel=1e-5)
+    assert by_lag["0"]["clipped"] == pytest.approx(1 / 3)
+    for lag in "12":
+        assert by_lag[lag]["ess"] == pytest.approx(1.0) and by_lag[lag]["gap_max"] < 1e-5
+
+
+def test_late_lags_share_buckets_and_ranks_add_up() -> None:
+    """Of lags 0 to 12, one token each; on two ranks as on one."""
+    spans = [(13 - lag, 1) for lag in range(12, -1, -1)]
+    one = member([5] * 13, 1.0, logprobs=[-1.0] * 13, spans=spans)
+    given = rules(step=13, lag_max=12)
+    judged = consider(group("g", [one, member([6], 0.0, spans=[(13, 1)])]), given)
+    whole, *ranks = (Statistics(Objective(cispo)) for _ in range(3))
+    packs = build([judged], given, pack_tokens=1).packs
+    assert len(packs) == 2
+    for pack, rank in zip(packs, ranks, strict=True):
+        for statistics in (whole, rank):
+            statistics.add(pack, Packed(pack.behaviour + 0.1, torch.ones(pack.ids.shape)))
+    ranks[0].merge(ranks[1].sums())
+    assert ranks[0].by_lag() == whole.by_lag() and ranks[0].summary() == whole.summary()
+    tokens = {bucket: figures["tokens"] for bucket, figures in whole.by_lag().items()}
+    assert tokens == {"0": 2, "1": 1, "2": 1, "3-4": 2, "5-8": 4, "9+": 4}
+
+
+def test_what_a_correction_takes_out_is_counted() -> None:
+    """Where the gap is 2."""
+    mask = partial(mask_k, kind="k1", bound=1.5)
+    statistics = Statistics(Objective(ppo, mask, "proximal"))
+    for pack in packs(100):
+        statistics.add(pack, seen(pack))
+    assert statistics.summary()["trust_masked"] == pytest.approx(1 / 5)
+    assert statistics.by_lag()["0"]["trust_masked"] == pytest.approx(1 / 3)
+    small = Statistics(Objective(ppo, tis, "proximal"))  # a weight of e^-1 is none that is 0
+    for pack in packs(100):
+        small.add(pack, seen(pack))
+    assert small.summary()["trust_masked"] == 0
+
+
+@pytest.mark.parametrize("pull", [0.0, 0.5])
+def test_what_does_not_depend_on_the_advantage_is_no_clip(pull: float) -> None:
+    """dppo_tv clips the gap of 2 alone, however hard it pulls all late tokens back."""
+    loss = partial(dppo_tv, delta=0.99, pull=pull)
+    assert collect(100, loss).summary()["clipped"] == pytest.approx(1 / 5)

@@ -101,6 +101,16 @@ def test_data_that_gives_nothing_ends_the_run(start: Start) -> None:
     assert ended(stream) == ("done", "the data ended after 0 steps")
 
 
+def test_C065_data_without_any_signal_ends_the_run_and_the_reason_is_said(start: Start) -> None:
+    stream, trainer = start()
+    stream.plant(2, 1.0, 1.0)
+    stream.plant(1, 0.0, 0.0, eof=True)
+    assert trainer.join() == EXIT_DONE
+    outcome, reason = ended(stream)
+    assert outcome == "done" and reason.startswith("the data ended after 0 steps: no signal in the")
+    assert stream.ledger()["zero_signal"] == Sum(6, 24) and stream.balance() == (0, 0)
+
+
 def test_groups_without_signal_are_refused_at_once_and_their_places_are_free(
     start: Start,
 ) -> None:

@@ -26,6 +26,36 @@ TIS = {"use": "tis", "level": "geometric"}
             ["mine:loss", "twice"],
         ),
         (
+            {"loss": "ppo", "anchor": "proximal", "correction": ["tis", "icepop"]},
+            "objective.correction",
+            ["tis and icepop", "twice", "masks can stand beside"],
+        ),
+        (
+            {"loss": "ppo", "correction": ["opsm"]},
+            "objective.correction",
+            ["ppo", "twice", '"proximal"'],
+        ),
+        (
+            {"loss": "ppo", "anchor": "proximal", "correction": "decoupled"},
+            "objective.correction",
+            ["interpolated policy", '"interpolated"', '"tis"'],
+        ),
+        (
+            {"loss": "gspo"},
+            "objective.anchor",
+            ["gspo", "'behaviour'", '"proximal"'],
+        ),
+        (
+            {"loss": "ppo", "normalise": True},
+            "objective.normalise",
+            ["no weights", "correction"],
+        ),
+        (
+            {"kl": {"use": "k1", "coefficient": 0.1}},
+            "objective.kl",
+            ["no gradient in expectation", '"k3"'],
+        ),
+        (
             {"anchor": "proximal", "correction": "tis"},
             "objective.anchor",
             ["cispo", "from ppo", '"behaviour"'],
@@ -42,8 +72,19 @@ def test_what_counts_the_gap_twice_is_refused_with_reason_and_remedy(
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("keys", [{}, {"loss": "ppo"}, {"loss": "mine:loss"}])
-def test_a_loss_anchored_at_the_policy_that_sampled_is_all_right(keys: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"loss": "ppo"},
+        {"loss": "mine:loss"},
+        {"loss": "m2po", "anchor": "proximal"},
+        {"loss": "reinforce", "anchor": "proximal", "correction": [TIS, "opsm", "mine:weight"]},
+        {"loss": "ppo", "anchor": "interpolated", "correction": "decoupled", "normalise": True},
+        {"kl": {"use": "k3", "coefficient": 0.1}},
+    ],
+)
+def test_what_counts_the_gap_once_is_all_right(keys: dict[str, Any]) -> None:
     assert check_anchor(Objective(**keys)) is None
 
 
@@ -52,3 +93,8 @@ def test_that_clipping_cannot_act_is_said(correction: str, alone: bool) -> None:
     said = check_anchor(Objective(loss="ppo", anchor="proximal", correction=correction))
     assert said is not None and "ppo cannot clip" in said
     assert ("nothing corrects" in said) is alone
+
+
+def test_that_a_part_of_the_gap_is_not_corrected_is_said() -> None:
+    said = check_anchor(Objective(loss="ppo", anchor="interpolated"))
+    assert said is not None and "a part of the gap" in said and "clip" not in said

@@ -16,13 +16,19 @@ from pipeline import protocols
 from pipeline.config import documented, load
 from pipeline.run import Run
 
-HEAVY = ("torch", "transformers", "safetensors")
+HEAVY = ("torch", "transformers", "safetensors", "deepspeed")
 
 WITH_TORCH = {
+    "pipeline.model.attention",
+    "pipeline.model.chosen",
     "pipeline.model.fingerprint",
     "pipeline.model.load",
+    "pipeline.model.lora",
+    "pipeline.model.merged",
     "pipeline.model.packed",
+    "pipeline.model.policy",
     "pipeline.model.sampling",
+    "pipeline.model.teaching",
     "pipeline.model.truncation",
     "pipeline.weights.files",
     "pipeline.weights.publisher",
@@ -38,16 +44,23 @@ WITH_TORCH = {
     "services.inference.evaluation",
     "services.inference.grading",
     "services.keep.export",
+    "services.scoring.scorers.teacher",
     "services.training.advantages",
+    "services.training.backends.configuration",
     "services.training.backends.deepspeed",
     "services.training.backends.folder",
+    "services.training.backends.rng",
     "services.training.backends.shards",
+    "services.training.backends.snapshot",
     "services.training.backends.state",
     "services.training.backends.torch",
+    "services.training.baselines",
     "services.training.batch",
     "services.training.checkpoints",
     "services.training.considered",
     "services.training.corrections",
+    "services.training.divergence",
+    "services.training.imitation",
     "services.training.journal",
     "services.training.losses",
     "services.training.objective",
@@ -56,13 +69,17 @@ WITH_TORCH = {
     "services.training.pool",
     "services.training.pulse",
     "services.training.ranks",
+    "services.training.ratios",
     "services.training.records",
     "services.training.recovery",
+    "services.training.reference",
+    "services.training.remembered",
     "services.training.replay",
     "services.training.resumption",
     "services.training.service",
     "services.training.shares",
     "services.training.statistics",
+    "services.training.streams",
     "services.training.wire",
     "services.training.world",
 }
@@ -216,7 +233,7 @@ def test_a_run_has_at_most_seventy_keys_and_each_has_a_reader() -> None:
     keys = [key for key, _, _ in documented(Run)]
     assert len(keys) <= 70
     read = set(_reads())
-    assert not [key for key in keys if key not in read]
+    assert not [key for key in keys if ".".join(key.split(".")[-2:]) not in read]
 
 
 def _reads() -> Iterator[str]:

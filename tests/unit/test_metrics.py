@@ -22,7 +22,7 @@ from pipeline.watch import SERVICES, Places, Seen, Server, Snapshot, State
 from services.inference.metrics import Numbers as InferenceNumbers
 from services.prompting.metrics import Numbers as PromptingNumbers
 from services.scoring.metrics import Numbers as ScoringNumbers
-from services.training.metrics import BUCKETS, SHOWN
+from services.training.metrics import BUCKETS, LAG_BUCKETS, SHOWN
 from services.training.metrics import Numbers as TrainingNumbers
 from services.training.run_metrics import RunNumbers
 
@@ -197,17 +197,21 @@ def scoring(metrics: Metrics, dice: random.Random) -> None:
         numbers.errors.labels(reason=f"raised by {number}").inc()
 
 
+COUNTED = ("groups", "members", "members_spanning", "tokens")
+
+
 def training(metrics: Metrics, dice: random.Random) -> None:
     numbers = TrainingNumbers(metrics)
     for number in range(MEMBERS // 8):
         reasons = [dice.choice((*FATES, f"flaw {number}")) for _ in range(4)]
         numbers.observe(
             {one.key: dice.random() for one in SHOWN}
-            | dict.fromkeys(("groups", "members", "members_spanning", "tokens"), 8)
+            | dict.fromkeys((*COUNTED, "imitated_tokens", "distilled_tokens"), 8)
             | {"finite": number % 9 > 0, "zero_signal_groups": 1, "step": number}
             | {"refused": dict.fromkeys(reasons, 1), "refused_tokens": dict.fromkeys(reasons, 9)}
             | {"refused_lengths": [(r, dice.choice(BUCKETS), 1) for r in reasons]}
             | {"lag_tokens": [(dice.randrange(100), 5)]}
+            | {"by_lag": {dice.choice((*LAG_BUCKETS, str(number))): {"ess": dice.random()}}}
         )
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.prompting.order import index, permute
+from pipeline.order import index, permute
 
 
 @given(size=st.integers(1, 700), key=st.text(max_size=5))

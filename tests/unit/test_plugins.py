@@ -13,6 +13,7 @@ import pytest
 from pipeline.errors import ConfigError
 from pipeline.plugins import build, check_call, find, make
 from pipeline.protocols import (
+    ADAPTERS,
     ADVANTAGES,
     BACKENDS,
     CORRECTIONS,
@@ -116,7 +117,11 @@ def test_an_object_that_can_be_called_is_bound() -> None:
     ("spec", "line"),
     [
         ("exat", "a.key = 'exat': no such plug-in; did you mean 'exact'? or"),
-        ("zzz", "a.key = 'zzz': no such plug-in; known: exact, math, reasoning_gym, regex or"),
+        (
+            "zzz",
+            "a.key = 'zzz': no such plug-in; known: exact, kl_penalty, math, overlong,"
+            " reasoning_gym, regex, teacher or",
+        ),
         ({"path": "x"}, "a.key = {'path': 'x'}: needs `use`"),
         ({"use": 3}, "a.key = {'use': 3}: needs `use`"),
         ("nowhere:x", "a.key = 'nowhere:x': cannot be imported (ModuleNotFoundError"),
@@ -167,7 +172,18 @@ def test_what_the_program_gives_is_no_option() -> None:
 
 
 @pytest.mark.parametrize(
-    "table", [ENGINES, TRANSPORTS, DATASETS, SCORERS, ADVANTAGES, LOSSES, CORRECTIONS, BACKENDS]
+    "table",
+    [
+        ADAPTERS,
+        ENGINES,
+        TRANSPORTS,
+        DATASETS,
+        SCORERS,
+        ADVANTAGES,
+        LOSSES,
+        CORRECTIONS,
+        BACKENDS,
+    ],
 )
 def test_every_name_in_a_table_leads_to_a_callable(table: dict[str, str]) -> None:
     """Read, not imported: some of them load torch."""

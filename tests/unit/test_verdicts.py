@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.errors import ConfigError
 from pipeline.messages import Completion, Prompt, Sampling
-from pipeline.protocols import Answer, Verdict
+from pipeline.protocols import Answer, Drawn, Verdict
 from pipeline.verdicts import Fault, answer_of, checked, outcome_term, raised, terms, total
 from services.scoring.scorers.text import exact
 
@@ -97,7 +97,14 @@ def test_a_scorer_is_shown_what_the_policy_read_and_wrote() -> None:
         group="g", member=0, ids=ids, logprobs=bytes(8), spans=(), finish="stop"
     )
     assert answer_of(prompt, completion, lambda raw: "".join(map(chr, array("i", raw)))) == Answer(
-        text="Ho", prompt="Hi", reference={"n": 1}, finish="stop", task="greet", ids=(72, 111)
+        text="Ho",
+        prompt="Hi",
+        reference={"n": 1},
+        finish="stop",
+        task="greet",
+        ids=(72, 111),
+        drawn=Drawn(prompt=prompt.ids, logprobs=bytes(8), temperature=1.0),
+        max_tokens=256,
     )
 
 

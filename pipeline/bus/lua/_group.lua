@@ -199,9 +199,9 @@ local function close(gid, fate, sums)
   redis.call('EXPIRE', hash_of(gid), TOMBSTONE_SECONDS)
 end
 
-local function note_spent(gid, found, m)
+local function note_spent(gid, found, m, fate)
   local members, tokens = holding(found, m)
-  local field = 'z:' .. (found['x:' .. m] or 'cut')
+  local field = 'z:' .. (found['x:' .. m] or fate)
   if members > 0 then redis.call('HINCRBY', hash_of(gid), field .. ':members', members) end
   if tokens > 0 then redis.call('HINCRBY', hash_of(gid), field .. ':tokens', tokens) end
 end
@@ -211,8 +211,8 @@ local function shelve(gid, start, seq)
   redis.call('ZADD', P .. 'groups', string.format('%.0f', start * 2 ^ 32 + seq), gid)
 end
 
--- Ready with what is scored; without a single score it is closed as failed.
-local function release(gid)
+-- Ready with what is scored, the rest with this fate; without a single score it is closed as failed.
+local function release(gid, fate)
   local found, scored = look(gid), 0
   for m = 0, found.n - 1 do
     if found['m:' .. m] == 'scored' then scored = scored + 1 end
@@ -222,8 +222,8 @@ local function release(gid)
   settle_prompt(gid)
   for m = 0, found.n - 1 do
     if found['m:' .. m] ~= 'scored' then
-      book_member(found, m, 'cut')
-      note_spent(gid, found, m)
+      book_member(found, m, fate)
+      note_spent(gid, found, m, fate)
       settle_completion(gid, m)
       forget_chunks(gid, m)
       forget_cargo(gid, { 'c:' .. m })
@@ -235,11 +235,22 @@ local function release(gid)
   redis.call('HSET', hash_of(gid), 'ready', now_ms())
 end
 
--- After a member changed: no member to do means no prompt ticket; all over means release.
+-- The scores with which a group is ready before its last member is over; 0: never.
+local function is_released(gid, members)
+  local wanted, scored = setting('id:groups.release') or 0, 0
+  for _, status in ipairs(members) do
+    if status == 'scored' then scored = scored + 1 end
+  end
+  return wanted > 0 and scored >= wanted
+end
+
+-- After a member changed: no member to do means no prompt ticket; all over, or enough scored, means
+-- release.
 local function after_change(gid)
   local members = statuses(gid)
+  if is_released(gid, members) then return release(gid, 'surplus') end
   if all(members, function(s) return s ~= false end) then settle_prompt(gid) end
-  if all(members, function(s) return OVER[s] end) then release(gid) end
+  if all(members, function(s) return OVER[s] end) then release(gid, 'cut') end
 end
 
 local function fail_member(gid, m, status, fate, reason)

@@ -10,7 +10,8 @@ for i = 4, #ARGV, 4 do
   if redis.call('EXISTS', P .. 'g:' .. ARGV[i]) == 0 then new[#new + 1] = i end
 end
 local alive = redis.call('ZCARD', P .. 'live')
-if state_of('stop') ~= 'running' or alive + #new > setting('window') then return 'full' end
+local window = tonumber(state_of('window') or setting('window'))
+if state_of('stop') ~= 'running' or alive + #new > window then return 'full' end
 local memory = redis.call('INFO', 'memory')
 local used = tonumber(string.match(memory, 'used_memory:(%d+)'))
 local most = tonumber(string.match(memory, 'maxmemory:(%d+)'))

@@ -12,7 +12,7 @@ for _, gid in ipairs(redis.call('ZRANGEBYSCORE', P .. 'due', '-inf', now, 'LIMIT
   for _, status in ipairs(members) do
     if status == 'scored' then scored = scored + 1 end
   end
-  if scored >= (setting('enough') or #members) then release(gid) else close(gid, 'expired') end
+  if scored >= (setting('enough') or #members) then release(gid, 'cut') else close(gid, 'expired') end
   ended = ended + 1
 end
 return ended

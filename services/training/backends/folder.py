@@ -13,11 +13,11 @@ from pipeline.model.merged import has_adapters, merged
 
 
 def write_model(model: Any, folder: str, tensors: Mapping[str, Tensor] | None = None) -> None:
-    """Save to a folder that does not exist yet; `tensors` where the model's own are not whole.
+    """Save to a folder that does not exist yet: these tensors, or the model's own.
 
     Adapters are merged in, so that whoever loads the folder needs to know of none.
     """
-    if tensors is None and has_adapters(model):
-        tensors = merged(model)
+    if has_adapters(model):
+        tensors = merged(model, tensors)
     with new_folder(Path(folder)) as partial:
         model.save_pretrained(partial, state_dict=tensors)

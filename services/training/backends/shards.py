@@ -21,23 +21,50 @@ from deepspeed.utils import (
 )
 from torch import Tensor, nn
 
-from services.training.backends.state import PARAMETER, Named, entries, parted
-
-STEP, MOMENTS = "step", ("exp_avg", "exp_avg_sq")
-KINDS = (PARAMETER, *MOMENTS, STEP)
+from services.training.backends.rng import numbers, restore
+from services.training.backends.state import (
+    MOMENTS,
+    NUMBERS,
+    PARAMETER,
+    STEP,
+    Named,
+    Shapes,
+    entries,
+    parted,
+)
 
 
 class Shards:
     """Of AdamW under ZeRO: stages 1 and 2 (`whole` parameters) or 3."""
 
     def __init__(
-        self, optimizer: Any, parameters: Mapping[str, nn.Parameter], *, whole: bool
+        self,
+        optimizer: Any,
+        parameters: Mapping[str, nn.Parameter],
+        *,
+        whole: bool,
+        device: torch.device,
     ) -> None:
-        """`optimizer` is DeepSpeed's, `parameters` are those that it trains."""
+        """`optimizer` is DeepSpeed's, `parameters` are those that it trains; what the ranks tell
+        each other goes by `device`.
+        """
         self._optimizer, self._parameters, self._whole = optimizer, dict(parameters), whole
+        self._device = device
+
+    @property
+    def shapes(self) -> Shapes:
+        """Of the parameters, whole."""
+        return {name: _shape(parameter) for name, parameter in self._parameters.items()}
+
+    def masters(self) -> Iterator[tuple[str, Tensor]]:
+        """The float32 parameters, one by one."""
+        for name, parameter in self._parameters.items():
+            yield name, safe_get_full_fp32_param(parameter)
 
     def entries(self) -> Named:
-        """As `state.write` takes them, the moments from the first step on."""
+        """As `state.write` takes them, the moments from the first step on; then every rank's random
+        numbers.
+        """
         step = next((s[STEP] for s in self._states() if STEP in s), None)
         for name, parameter in self._parameters.items():
             moments: dict[str, Tensor] = {}
@@ -45,12 +72,21 @@ class Shards:
                 moments = {k: safe_get_full_optimizer_state(parameter, k) for k in MOMENTS}
                 moments[STEP] = step.clone()
             yield from entries(name, safe_get_full_fp32_param(parameter), moments)
+        for rank in range(dist.get_world_size()):
+            yield f"{NUMBERS}:{rank}", self._from(rank, numbers()).cpu()
 
     def fill(self, named: Named) -> None:
-        """Take what rank 0 is given; what is not among it is as before the first step."""
+        """Take what rank 0 is given; what is not among it is as before the first step.
+
+        Random numbers go to the rank that they are of, where there is one.
+        """
         self._forget()
         for key, tensor in self._told(named):
             kind, name = parted(key)
+            if kind == NUMBERS:
+                if int(name) == dist.get_rank():
+                    restore(tensor)
+                continue
             parameter = self._parameters[name]
             if kind == PARAMETER:
                 self._set_parameter(parameter, tensor)
@@ -91,24 +127,42 @@ class Shards:
 
     def _told(self, named: Named) -> Iterator[tuple[str, Tensor]]:
         """Rank 0's tensors on every rank."""
-        names = [*self._parameters]
-        first = dist.get_rank() == 0
         given = iter(named)
         while True:
-            key, tensor = next(given, ("", torch.empty(0))) if first else ("", torch.empty(0))
-            kind, name = parted(key)
-            index = [KINDS.index(kind), names.index(name)] if key else [-1, -1]
-            device = self._flats()[0].device
-            which = torch.tensor(index, device=device)
-            dist.broadcast(which, 0)
-            kind_number, name_number = which.tolist()
-            if kind_number < 0:
+            key, tensor = next(given, ("", torch.empty(0)))
+            key = bytes(self._from(0, _spelled(key)).tolist()).decode()
+            if not key:
                 return
-            kind, name = KINDS[kind_number], names[name_number]
-            shape = () if kind == STEP else _shape(self._parameters[name])
-            value = tensor.to(device) if first else torch.empty(shape, device=device)
-            dist.broadcast(value, 0)
-            yield f"{kind}:{name}", value
+            yield key, self._from(0, tensor)
+
+    def _from(self, rank: int, tensor: Tensor) -> Tensor:
+        """That rank's tensor on every rank; what the others give says nothing."""
+        own = dist.get_rank() == rank
+        dim, dtype = self._agreed(rank, [tensor.dim(), _TYPES.index(tensor.dtype)])
+        shape = self._agreed(rank, [*tensor.shape] if own else [0] * dim)
+        if own:
+            value = tensor.to(self._device).contiguous()
+        else:
+            value = torch.empty(shape, dtype=_TYPES[dtype], device=self._device)
+        if value.numel():
+            dist.broadcast(value, rank)
+        return value
+
+    def _agreed(self, rank: int, numbers: list[int]) -> list[int]:
+        """That rank's numbers, as many as there are everywhere."""
+        if not numbers:
+            return []
+        told = torch.tensor(numbers, dtype=torch.int64, device=self._device)
+        dist.broadcast(told, rank)
+        agreed: list[int] = told.tolist()
+        return agreed
+
+
+_TYPES = (torch.float32, torch.uint8)
+
+
+def _spelled(word: str) -> Tensor:
+    return torch.tensor([*word.encode()], dtype=torch.uint8)
 
 
 def _shape(parameter: Any) -> torch.Size:

@@ -9,7 +9,8 @@ renamed is its caller's.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,13 @@ from pipeline.errors import ConfigError
 FORMAT = "sluice-state/1"
 TABLE = "state.json"
 FILE_BYTES = 1 << 30
-PARAMETER = "parameter"
+PARAMETER, STEP, NUMBERS = "parameter", "step", "numbers"
+MOMENTS = ("exp_avg", "exp_avg_sq")
 MODEL = "../model"
 
 Named = Iterable[tuple[str, Tensor]]
+Shapes = Mapping[str, Sequence[int]]
+Files = Mapping[str, Sequence[str]]
 
 
 def entries(name: str, parameter: Tensor, moments: Mapping[str, Tensor]) -> Named:
@@ -72,21 +76,41 @@ def write(folder: str, named: Named, *, file_bytes: int = FILE_BYTES) -> None:
     (Path(folder) / TABLE).write_text(json.dumps(table, indent=1))
 
 
-def read(folder: str, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
+def read(folder: str, own: Shapes) -> Iterator[tuple[str, Tensor]]:
     """The entries, in the order in which they were written, file by file.
 
-    Raises ConfigError where they cannot be read, or are not of just the parameters `names`.
+    Raises ConfigError, before anything is read, where they are not of just the parameters that are
+    `own`, in their shapes; and where they cannot be read.
     """
     files = _table(folder)
-    keys = [key for of_file in files.values() for key in of_file]
-    _fit(folder, {name for kind, name in map(parted, keys) if kind == PARAMETER}, {*names})
-    for file, of_file in files.items():
-        try:
-            tensors: Any = safe_open(Path(folder) / file, framework="pt")
-            for key in of_file:
-                yield key, tensors.get_tensor(parted(key)[1] if file.startswith(MODEL) else key)
-        except (OSError, SafetensorError) as exc:
-            raise _unreadable(folder, f"{file} cannot be read ({exc})") from exc
+    _fit(folder, {key: shape for file in files for key, shape in _shapes(folder, file, files)}, own)
+    return _entries(folder, files)
+
+
+def _entries(folder: str, files: Files) -> Iterator[tuple[str, Tensor]]:
+    for file, keys in files.items():
+        with _opened(folder, file) as tensors:
+            for key in keys:
+                yield key, tensors.get_tensor(_name_in(file, key))
+
+
+def _shapes(folder: str, file: str, files: Files) -> Iterator[tuple[str, tuple[int, ...]]]:
+    with _opened(folder, file) as tensors:
+        for key in files[file]:
+            yield key, tuple(tensors.get_slice(_name_in(file, key)).get_shape())
+
+
+def _name_in(file: str, key: str) -> str:
+    return parted(key)[1] if file.startswith(MODEL) else key
+
+
+@contextmanager
+def _opened(folder: str, file: str) -> Iterator[Any]:
+    try:
+        opened: Any = safe_open(Path(folder) / file, framework="pt")
+        yield opened
+    except (OSError, SafetensorError) as exc:
+        raise _unreadable(folder, f"{file} cannot be read ({exc})") from exc
 
 
 class Beside:
@@ -133,11 +157,25 @@ def _table(folder: str) -> dict[str, list[str]]:
         raise _unreadable(folder, f"{TABLE} cannot be read ({exc})") from exc
 
 
-def _fit(folder: str, there: set[str], wanted: set[str]) -> None:
-    if there != wanted:
-        wrong = sorted(there ^ wanted)
-        rule = f"is of another model: {len(wrong)} parameters differ ({', '.join(wrong[:3])})"
+def _fit(folder: str, there: Shapes, own: Shapes) -> None:
+    """Raises ConfigError where a state is another model's, or another optimizer's."""
+    kinds = {parted(key)[0] for key in there} - {PARAMETER, STEP, NUMBERS, *MOMENTS}
+    if kinds:
+        rule = f"it has {', '.join(sorted(kinds))}, and AdamW has {', '.join((STEP, *MOMENTS))}"
+        raise ConfigError(folder, None, rule=rule, remedy="go on with the optimizer it was of")
+    parameters = {parted(key)[1]: there[key] for key in there if parted(key)[0] == PARAMETER}
+    wrong = [
+        f"{name} is {_said(parameters.get(name))} there and {_said(own.get(name))} here"
+        for name in sorted({*parameters, *own})
+        if parameters.get(name) != (tuple(own[name]) if name in own else None)
+    ]
+    if wrong:
+        rule = f"is of another model: {len(wrong)} parameters differ ({'; '.join(wrong[:3])})"
         raise ConfigError(folder, None, rule=rule, remedy="go on with the model that it was of")
+
+
+def _said(shape: Sequence[int] | None) -> str:
+    return "absent" if shape is None else " x ".join(map(str, shape)) or "a number"
 
 
 def _unreadable(folder: str, rule: str) -> ConfigError:

@@ -7,17 +7,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from msgspec import Meta
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from pipeline.model.fingerprint import named_parameters
-from pipeline.model.packed import check, evaluate, moved
+from pipeline.model.packed import CHUNK_ELEMENTS, evaluate, moved, prepare
 from pipeline.protocols import Pack, Packed, PackLoss, StepResult
 from services.training.backends.folder import write_model
-from services.training.backends.state import PARAMETER, Named, entries, parted, read, write
+from services.training.backends.rng import numbers, restore
+from services.training.backends.snapshot import Snapshot, copied
+from services.training.backends.state import NUMBERS, PARAMETER, Named, entries, parted, read
+
+RANK = "0"
+"""The only one."""
 
 
 class TorchBackend:
@@ -33,22 +39,38 @@ class TorchBackend:
         betas: tuple[float, float] = (0.9, 0.95),
         weight_decay: float = 0.0,
         clip_norm: float = 1.0,
+        chunk_elements: Annotated[int, Meta(ge=1)] = CHUNK_ELEMENTS,
+        checkpoint_activations: bool = False,
     ) -> None:
-        """Takes the model as it is, on its device. Raises ConfigError where it cannot be packed."""
+        """Takes the model as it is, on its device. `chunk_elements` bounds the logits that stand
+        at a time; with `checkpoint_activations` each layer keeps only its input for the backward
+        pass, and is run once more there.
+
+        Raises ConfigError where the model cannot be packed.
+        """
         # Dropout would make the trainer's policy another than the one that was sampled from.
         self.model = model.eval()
-        check(model)
+        prepare(model, checkpoint_activations=checkpoint_activations)
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._optimizer = torch.optim.AdamW(
             self._parameters, lr=0.0, betas=betas, weight_decay=weight_decay
         )
-        self._clip_norm = clip_norm
+        self._clip_norm, self._chunk_elements = clip_norm, chunk_elements
+
+    @torch.no_grad()
+    def logprobs(self, pack: Pack) -> Tensor:
+        """Of the pack's tokens [T], on the CPU, without a gradient."""
+        here = moved(pack, self.model.device)
+        return evaluate(self.model, here, chunk_elements=self._chunk_elements).logp.cpu()
 
     def backward(self, pack: Pack, loss: PackLoss) -> None:
         """Add the gradient of `loss` over the pack's log-probs [T]."""
-        seen = evaluate(self.model, moved(pack, self.model.device))
-        torch.autograd.backward(loss(seen.logp))
-        self.last = Packed(seen.logp.detach().cpu(), seen.entropy.cpu())
+        here = moved(pack, self.model.device)
+        seen = evaluate(self.model, here, chunk_elements=self._chunk_elements)
+        learnt = [column for column in (seen.logp, seen.among) if column is not None]
+        torch.autograd.backward(loss(*learnt))
+        logp, *among = (column.detach().cpu() for column in learnt)
+        self.last = Packed(logp, seen.entropy.cpu(), *among)
 
     def step(self, learning_rate: float) -> StepResult:
         """Clip and step, and drop the gradients. Not taken where they are not finite, or absent."""
@@ -69,27 +91,36 @@ class TorchBackend:
     def close(self) -> None:
         """There is nothing to end."""
 
-    def save_state(self, folder: str) -> None:
-        """Write what training on needs to a folder that exists and is empty; sync it yourself."""
-        write(folder, self._state())
+    def masters(self) -> Iterator[tuple[str, Tensor]]:
+        """The weights, which the optimizer moves as they are."""
+        return self.weights()
+
+    def snapshot(self) -> Snapshot:
+        """A copy in host memory of what a checkpoint holds."""
+        own = {id(p) for p in self._parameters}
+        whole = self.model.state_dict(keep_vars=True).items()
+        rest = {name: tensor.detach() for name, tensor in whole if id(tensor) not in own}
+        return Snapshot(self.model, copied(self._state()), rest)
 
     def load_state(self, folder: str) -> None:
-        """Go on, bit for bit, where `save_state` was called. Raises ConfigError for no such state.
+        """Go on, bit for bit, where `snapshot` was called. Raises ConfigError for no such state.
 
         Gradients that were not stepped on are gone.
         """
-        own = self._trained()
-        optimizer = self._optimizer
+        own, optimizer = self._trained(), self._optimizer
+        entries = read(folder, {name: p.shape for name, p in own.items()})
         optimizer.state.clear()
         optimizer.zero_grad(set_to_none=True)
-        for key, tensor in read(folder, own):
+        for key, tensor in entries:
             kind, name = parted(key)
-            parameter = own[name]
             if kind == PARAMETER:
-                parameter.data.copy_(tensor)
+                own[name].data.copy_(tensor)
+            elif kind == NUMBERS:
+                if name == RANK:
+                    restore(tensor)
             else:  # AdamW keeps its count of steps on the CPU
-                at = "cpu" if kind == "step" else parameter.device
-                optimizer.state[parameter][kind] = tensor.to(at)
+                at = "cpu" if kind == "step" else own[name].device
+                optimizer.state[own[name]][kind] = tensor.to(at)
 
     def _trained(self) -> dict[str, nn.Parameter]:
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
@@ -97,6 +128,7 @@ class TorchBackend:
     def _state(self) -> Named:
         for name, parameter in self._trained().items():
             yield from entries(name, parameter, self._optimizer.state.get(parameter, {}))
+        yield f"{NUMBERS}:{RANK}", numbers()
 
     def save(self, folder: str) -> None:
         """Write a Hugging Face folder, whole or not at all; it must not exist yet."""

@@ -46,16 +46,16 @@ def close(w: World, g: Group, fate: str = "", sums: Sums | None = None) -> None:
     g.spent = {}
 
 
-def release(w: World, g: Group) -> None:
-    """Ready with the members that are scored; the others are cut, with the fates they had."""
+def release(w: World, g: Group, fate: str = "cut") -> None:
+    """Ready with the members that are scored; the others get this fate, or the one they had."""
     if not any(member.status == "scored" for member in g.members):
         return close(w, g, "failed")
     settle_prompt(w, g)
     for m, member in enumerate(g.members):
         if member.status != "scored":
-            book_member(w, member, "cut")
-            old = g.spent.get(fate := member.fate or "cut", (0, 0))
-            g.spent[fate] = (old[0] + member.is_held, old[1] + member.tokens)
+            book_member(w, member, fate)
+            old = g.spent.get(spent := member.fate or fate, (0, 0))
+            g.spent[spent] = (old[0] + member.is_held, old[1] + member.tokens)
             w.settle("completions", w.ticket_of("completions", g.name, m))
             member.is_held, member.tokens, member.chunks = False, 0, []
     g.state, g.due = "ready", None
@@ -68,6 +68,9 @@ def settle_prompt(w: World, g: Group) -> None:
 
 
 def after_change(w: World, g: Group) -> None:
+    scored = sum(member.status == "scored" for member in g.members)
+    if 0 < w.settings.release <= scored:
+        return release(w, g, "surplus")
     if not g.todo:
         settle_prompt(w, g)
     if all(member.is_over for member in g.members):

@@ -28,6 +28,7 @@ class Settings:
     enough: int
     lease_ms: int
     deadline_ms: int
+    release: int = 0
 
 
 @dataclass
