@@ -10,7 +10,7 @@ DEEPSPEED := DS_BUILD_OPS=0 DS_ACCELERATOR=cpu
 TORCH := $(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
 
 .DEFAULT_GOAL := help
-.PHONY: help demo smollm2 test mutants compose-test check fmt docs lock bench clean
+.PHONY: help demo smollm2 test long-test mutants compose-test check fmt docs lock bench clean
 
 help: ## Say what there is.
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -26,6 +26,9 @@ smollm2: .venv/smollm2 ## Ten steps of a chat model of 135 M parameters, convert
 
 test: .venv/test ## Run every test.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+
+long-test: .venv/test ## Run what takes half a minute or more: crashes of two ranks, starved prompts.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m long
 
 mutants: .venv/test ## Break each invariant of docs/architecture.md: a test must see it (some minutes).
 	$(BIN)/python -m tests.mutants

@@ -78,8 +78,10 @@ class Training:
         journal: Journal,
         life: Life,
         numbers: Numbers,
+        window: int,
         examples: Examples | None = None,
     ) -> None:
+        """`window` is what is in force now."""
         self.settings, self.bus, self.backend = run, bus, backend
         self.optimizer, self.publisher, self.journal = optimizer, publisher, journal
         self.records, self.checkpoints = records, checkpoints
@@ -90,7 +92,7 @@ class Training:
         self.starvation = Starvation(members=run.groups.members)
         steered, per_step = run.lag.control, run.groups.per_step
         self.control = Window(steered, per_step=per_step, lag_max=run.lag.max) if steered else None
-        self.window = bus.snapshot().window if steered else run.window
+        self.window = window
         self.expire_at = 0.0
         self.held_since: float | None = None
         self.given_up = -1  # groups of this start step or older are waited for no more
@@ -372,5 +374,6 @@ def build(run: Run, bus: Bus, *, life: Life, metrics: Metrics) -> Training:
         journal=journal,
         life=life,
         numbers=numbers,
+        window=bus.snapshot().window if run.lag.control else run.window,
         examples=examples,
     )

@@ -18,7 +18,7 @@ from test_trainer_death import dying_up
 from benchmarks.chaos import environment, recorded
 from pipeline.bus.bus import Bus
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 PROMPTS, MEMBERS, PER_STEP = 28, 4, 4
 FAULTS = """\

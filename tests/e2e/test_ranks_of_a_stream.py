@@ -87,6 +87,7 @@ def node(folder: Path, path: Path, *options: str, url: str) -> subprocess.Popen[
     )
 
 
+@pytest.mark.long
 def test_torchrun_starts_a_trainer_on_two_nodes(
     tmp_path: Path, server_url: str, run_name: str
 ) -> None:

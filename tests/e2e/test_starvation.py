@@ -1,5 +1,4 @@
-"""A tenth of the prompts is five times as slow: held for they are trained, refused they are missed.
-"""
+"""A tenth of the prompts is five times as slow: held for they are trained, refused they are missed."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from pipeline.config import dump
 from pipeline.run import Run
 from pipeline.watch import explain
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 STEPS, SHARE = 24, 0.1
 

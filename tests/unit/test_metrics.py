@@ -25,6 +25,7 @@ from services.scoring.metrics import Numbers as ScoringNumbers
 from services.training.metrics import BUCKETS, LAG_BUCKETS, SHOWN
 from services.training.metrics import Numbers as TrainingNumbers
 from services.training.run_metrics import RunNumbers
+from services.training.starvation import BYS
 
 UNITS = {
     "seconds", "bytes", "ratio", "nats", "tokens", "members", "sequences", "groups", "steps",
@@ -211,6 +212,7 @@ def training(metrics: Metrics, dice: random.Random) -> None:
             | {"refused": dict.fromkeys(reasons, 1), "refused_tokens": dict.fromkeys(reasons, 9)}
             | {"refused_lengths": [(r, dice.choice(BUCKETS), 1) for r in reasons]}
             | {"lag_tokens": [(dice.randrange(100), 5)]}
+            | {"least_share": {by: dice.random() for by in BYS}}
             | {"by_lag": {dice.choice((*LAG_BUCKETS, str(number))): {"ess": dice.random()}}}
         )
 
