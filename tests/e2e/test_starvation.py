@@ -1,4 +1,4 @@
-"""A tenth of the prompts is five times as slow: held for they are trained, refused they are missed."""
+"""A tenth of the prompts is five times as slow: held for they are trained, else they are named."""
 
 from __future__ import annotations
 
