@@ -54,6 +54,7 @@ class Chosen(NamedTuple):
     corrections: tuple[str, ...]
     normalise: bool
     kl: str
+    aggregation: str
 
     @property
     def traits(self) -> Traits:
@@ -130,6 +131,12 @@ REFUSED = (
 
 SAID = (
     Rule(
+        "aggregation",
+        lambda of: of.loss == "gspo" and of.aggregation != "sequence",
+        "gspo's ratio is a sequence's, and each weighs the same only with objective.aggregation ="
+        " sequence",
+    ),
+    Rule(
         "anchor",
         lambda of: of.anchor == PROXIMAL and of.traits.bounds,
         "with objective.anchor = proximal and one step a batch every ratio is 1: {loss} cannot"
@@ -181,4 +188,5 @@ def chosen(objective: Objective) -> Chosen:
         corrections=tuple(name for name in corrections if name != "none"),
         normalise=objective.normalise,
         kl=plugins.name_of(objective.kl, "objective.kl") if objective.kl else "",
+        aggregation=objective.aggregation,
     )

@@ -115,6 +115,13 @@ class Control(Section, frozen=True, kw_only=True):
     least: Positive = 1
     """Steps of groups that may be alive in any case; `lag.max` + 1 is the most."""
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for a share where nats are meant."""
+        if self.measure == "mismatch_k3" and self.target >= 0.5:
+            raise ValueError(
+                f"target ({self.target}) is in nats for mismatch_k3: give less than 0.5, such as 0.01"
+            )
+
 
 class Lag(Section, frozen=True, kw_only=True):
     """[lag]: how old a token may be when it is trained."""

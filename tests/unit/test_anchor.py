@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.anchor import check_anchor
 from pipeline.errors import ConfigError
-from pipeline.run import Objective
+from pipeline.run import Control, Objective
 
 TIS = {"use": "tis", "level": "geometric"}
 
@@ -98,3 +98,16 @@ def test_that_clipping_cannot_act_is_said(correction: str, alone: bool) -> None:
 def test_that_a_part_of_the_gap_is_not_corrected_is_said() -> None:
     said = check_anchor(Objective(loss="ppo", anchor="interpolated"))
     assert said is not None and "a part of the gap" in said and "clip" not in said
+
+
+def test_gspo_says_so_where_its_sequences_do_not_weigh_the_same() -> None:
+    parts = {"loss": "gspo", "anchor": "proximal", "correction": "tis"}
+    assert "objective.aggregation" in (check_anchor(Objective(**parts)) or "")
+    alike = Objective(**parts, aggregation="sequence")
+    assert "objective.aggregation" not in (check_anchor(alike) or "")
+
+
+def test_a_mismatch_to_hold_is_in_nats() -> None:
+    with pytest.raises(ValueError, match="nats"):
+        Control(measure="mismatch_k3")
+    assert Control(measure="mismatch_k3", target=0.01).target == 0.01
