@@ -174,6 +174,8 @@ def _explain(exc: msgspec.ValidationError, tree: Tree, place: Callable[[str], st
     if missing := re.search(r"missing required field `(\w+)`", rule):
         key = f"{key}.{missing[1]}".lstrip(".")
         return ConfigError(place(key), None, rule="is required", remedy=f"add {key}")
+    if not key:  # a rule that joins sections names its keys itself
+        return ConfigError(place(key).rstrip(": "), None, rule=rule, remedy="change one of them")
     value: Any = tree
     for part in re.findall(r"\w+", key):
         value = value.get(part) if isinstance(value, dict) else None

@@ -55,7 +55,7 @@ def refusal(folder: Path, *arguments: str) -> str:
     [
         ("lag.maxx=3", "--set lag.maxx: no such key; did you mean 'lag.max'?"),
         ("lag.max=x", "--set lag.max = 'x': expected `int`, got `str`; see docs/conf"),
-        ("groups.members=1", "--set groups.members = 1: expected `int` >= 2; see docs/conf"),
+        ("groups.members=0", "--set groups.members = 0: expected `int` >= 1; see docs/conf"),
     ],
     ids=["misspelt", "type", "range"],
 )

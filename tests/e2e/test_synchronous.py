@@ -19,6 +19,7 @@ from torch.nn.utils import clip_grad_norm_
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from pipeline.messages import Manifest, Prompt, Sampling, Work
+from pipeline.model.attention import attend_apart
 from pipeline.model.fingerprint import fingerprint, named_parameters
 from pipeline.model.tokens import end_ids
 from pipeline.order import index
@@ -65,6 +66,7 @@ def synchronous(data: Path) -> str:
     examples = [json.loads(line) for line in data.read_text().splitlines()]
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
     model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32).eval()
+    attend_apart(model)  # transformers' own has a gradient with other last bits
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.95), weight_decay=0)
     cursor = 0
     for _ in range(STEPS):
@@ -128,6 +130,24 @@ def sample(engine: HfEngine, group: str, ids: list[int]) -> list[tuple[list[int]
     return [(array("i", c.ids).tolist(), array("f", c.logprobs).tolist()) for c in done]
 
 
+class LogProb(torch.autograd.Function):
+    """Of the ids [T, 1] under logits [T, V], and the gradient by the formula: autograd's own sums
+    have the same value and other last bits."""
+
+    @staticmethod
+    def forward(ctx, logits, ids):
+        x = logits - logits.max(-1, keepdim=True).values
+        whole = x.exp().sum(-1, keepdim=True).log()
+        ctx.save_for_backward(x - whole, ids)
+        return (x.gather(-1, ids) - whole)[:, 0]
+
+    @staticmethod
+    def backward(ctx, upstream):
+        distribution, ids = ctx.saved_tensors
+        gradient = distribution.exp() * -upstream[:, None]
+        return gradient.scatter_add(-1, ids, upstream[:, None]), None
+
+
 def step(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -138,10 +158,9 @@ def step(
     for prompt, tokens, behaviour, advantage in batch:
         ids = torch.tensor(prompt + tokens)
         hidden = model.model(input_ids=ids[None], use_cache=False).last_hidden_state[0, :-1]
-        distribution = torch.log_softmax(model.lm_head(hidden), dim=-1)
-        logp = distribution.gather(-1, ids[1:, None])[:, 0][len(prompt) - 1 :]
+        logp = LogProb.apply(model.lm_head(hidden), ids[1:, None])[len(prompt) - 1 :]
         ratio = (logp.detach() - torch.tensor(behaviour)).exp().clamp(0, 5)
-        loss = -ratio * torch.tensor(advantage, dtype=torch.float32) * logp
+        loss = ratio * (-torch.tensor(advantage, dtype=torch.float32) * logp)
         (loss * (1 / torch.tensor(float(denominator)))).sum().backward()
     clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
