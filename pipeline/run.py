@@ -117,7 +117,7 @@ class Control(Section, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Raises ValueError for a share where nats are meant."""
-        if self.measure == "mismatch_k3" and self.target >= 0.5:
+        if self.measure == "mismatch_k3" and self.target > 0.5:
             raise ValueError(f"target ({self.target}) is in nats for mismatch_k3: give 0.01, or so")
 
 
