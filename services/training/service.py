@@ -29,14 +29,14 @@ from services.training.imitation import Examples, examples_of
 from services.training.journal import Journal, step_line
 from services.training.metrics import Numbers
 from services.training.optimize import Optimizer, Step
-from services.training.parts import assemble
+from services.training.parts import Parts, assemble
 from services.training.pool import NOTHING_REFUSED, Pool, Tally
 from services.training.records import Records, plan
 from services.training.recovery import Recovery, mark
 from services.training.remembered import remembering
 from services.training.resumption import commit_again, resume
 from services.training.run_metrics import looking
-from services.training.sinks.feeds import feeds
+from services.training.sinks.feeds import Feeds, feeds
 from services.training.standing import Standing
 from services.training.starvation import BYS, Starvation
 from services.training.streams import coefficients
@@ -310,60 +310,32 @@ def build(run: Run, bus: Bus, *, life: Life, metrics: Metrics) -> Training:
     Raises ConfigError for parts that cannot be had, Fenced where the run has another trainer.
     """
     numbers = Numbers(metrics)
-    sinks = feeds(
-        run.training.sinks,
-        run.folder,
-        failed=lambda name: numbers.sink_missed.labels(sink=name).inc(),
-    )
+    sinks = _sinks(run, numbers)
     await_former(bus, life.boot, run.bus.lease_seconds)
     with life.long("model", 600):
         parts, examples = assemble(run), examples_of(run)
     transport: Transport = plugins.make(TRANSPORTS, run.weights, at="weights", run=run.name)
-    records = Records(run.folder)
-    checkpoints = Checkpoints(
-        run.folder,
-        parts.snapshot,
-        kept=run.training.checkpoints_kept,
-        others=remembering(advantage=parts.advantage),
-    )
-    recovery = Recovery(run, records, advantage=parts.advantage, vocabulary=parts.vocabulary)
+    records, checkpoints = Records(run.folder), _checkpoints(run, parts)
     claimed = claim(bus, run.folder, life.boot)
     numbers.folder = run.folder
     life.also = looking(metrics, bus, target_steps=run.steps)
     every = run.evaluation.every if run.evaluation else 0
     journal = Journal(run.folder, parts.save_model, keep_every=every, feeds=sinks)
     with life.long("replay of its records", LONGEST_ACT_SECONDS):
-        standing = recovery.load(parts.backend, checkpoints)
-        for replayed in recovery.replay(parts.optimizer, standing):
-            standing = replayed.standing
-            if standing.batch > journal.last_batch:
-                journal.write(step_line(replayed.step, NOTHING_REFUSED) | standing._asdict())
+        standing = _caught_up(run, parts, records=records, checkpoints=checkpoints, journal=journal)
         standing = resume(bus, claimed, records, standing)
     for step, reward in journal.rewards():
         numbers.rewards.add(step, reward)
-    steps = {**bus.versions.steps(), standing.version: standing.step}
-    announce = partial(bus.versions.announce, min_version=standing.version)
     return Training(
         run,
         bus,
         parts.backend,
         claimed=claimed,
         standing=standing,
-        pool=Pool(
-            bus.groups,
-            claimed.epoch,
-            lag=run.lag,
-            advantage=parts.advantage,
-            vocabulary=parts.vocabulary,
-            per_step=run.groups.per_step,
-            step=standing.step,
-            steps=steps,
-            streams=coefficients(run.objective),
-            treatment=treatment(run),
-        ),
+        pool=_pool(run, bus, parts, claimed=claimed, standing=standing),
         optimizer=parts.optimizer,
         publisher=Publisher(
-            announce,
+            partial(bus.versions.announce, min_version=standing.version),
             transport,
             epoch=claimed.epoch,
             dtype=DTYPES[run.model.dtype],
@@ -376,4 +348,48 @@ def build(run: Run, bus: Bus, *, life: Life, metrics: Metrics) -> Training:
         numbers=numbers,
         window=bus.snapshot().window if run.lag.control else run.window,
         examples=examples,
+    )
+
+
+def _sinks(run: Run, numbers: Numbers) -> Feeds:
+    def failed(name: str) -> None:
+        numbers.sink_missed.labels(sink=name).inc()
+
+    return feeds(run.training.sinks, run.folder, failed=failed)
+
+
+def _checkpoints(run: Run, parts: Parts) -> Checkpoints:
+    return Checkpoints(
+        run.folder,
+        parts.snapshot,
+        kept=run.training.checkpoints_kept,
+        others=remembering(advantage=parts.advantage),
+    )
+
+
+def _caught_up(
+    run: Run, parts: Parts, *, records: Records, checkpoints: Checkpoints, journal: Journal
+) -> Standing:
+    """Where the trainer before this one stood: its checkpoint, and the records since."""
+    recovery = Recovery(run, records, advantage=parts.advantage, vocabulary=parts.vocabulary)
+    standing = recovery.load(parts.backend, checkpoints)
+    for replayed in recovery.replay(parts.optimizer, standing):
+        standing = replayed.standing
+        if standing.batch > journal.last_batch:
+            journal.write(step_line(replayed.step, NOTHING_REFUSED) | standing._asdict())
+    return standing
+
+
+def _pool(run: Run, bus: Bus, parts: Parts, *, claimed: Claim, standing: Standing) -> Pool:
+    return Pool(
+        bus.groups,
+        claimed.epoch,
+        lag=run.lag,
+        advantage=parts.advantage,
+        vocabulary=parts.vocabulary,
+        per_step=run.groups.per_step,
+        step=standing.step,
+        steps={**bus.versions.steps(), standing.version: standing.step},
+        streams=coefficients(run.objective),
+        treatment=treatment(run),
     )
