@@ -42,7 +42,7 @@ check: .venv/test ## Format, lint, types, the generated documentation, and the u
 	$(BIN)/mypy
 	$(BIN)/python docs/generate.py --check
 	$(BIN)/python -m grafana.build --check
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile tests/unit
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/unit
 
 fmt: .venv/test ## Format and mend what can be mended.
 	$(BIN)/ruff format .
