@@ -47,11 +47,11 @@ import msgspec
 
 from pipeline.bus.bus import Bus
 from pipeline.config import load
+from pipeline.grades import KeptVersion, Point
 from pipeline.machine import cores
 from pipeline.run import Run
 from pipeline.watch import Snapshot, by_label, processes
 from services.inference.evaluation import side_by_side
-from services.inference.grading import KeptVersion, Point
 from services.training.backends.torch import TorchBackend
 from services.up.embedded import Embedded
 from services.up.spawn import Spawner

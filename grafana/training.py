@@ -46,6 +46,25 @@ BOARD = Board(
             least=None,
         ),
         Panel(
+            "Held-out prompts",
+            "Of the last evaluation: mean outcome of samples and of greedy answers, and the share"
+            " of prompts that any sample got right.",
+            (Query(gauge("sluice_training_held_out_ratio", by="kind", act="max"), "{{kind}}"),),
+            unit="percentunit",
+            see="Reward falls or collapses",
+        ),
+        Panel(
+            "Evaluation",
+            "Held-out groups that have no end yet; and seconds since one was admitted or ended.",
+            (
+                Query(gauge("sluice_run_evaluation_left_groups", act="max"), "groups left"),
+                Query(gauge("sluice_run_evaluation_idle_seconds", act="max"), "seconds idle"),
+            ),
+            unit="short",
+            see="An evaluation stands still",
+            reach=1,
+        ),
+        Panel(
             "Entropy",
             "Mean entropy in nats where tokens were drawn. At 0 the policy has nothing to explore.",
             (Query(last_step("entropy_nats"), "nats"),),

@@ -58,7 +58,7 @@ class Life:
         self.service, self.instance, self.http = service, instance, http
         self.boot = _new_boot(instance)
         self.process = self.boot
-        self.version = -1
+        self.version = self.pinned = -1
         self.pulse = Pulse(version=-1, step=0, stop="", reason="", closed=())
         self._bus, self._metrics, self._beat_seconds = bus, metrics, beat_seconds
         now = time.monotonic()
@@ -220,6 +220,7 @@ class Life:
             gauges=self._metrics.gauges(),
             curves=self._metrics.curves(),
             starved=self.starved,
+            pinned=self.pinned,
         )
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

@@ -46,6 +46,9 @@ class Prompt(Struct, frozen=True, kw_only=True, tag="prompt/1"):
     `seq` is the order of admission; `seed` the run's seed, from which each member's noise derives
     together with the group and the member; `reference` is JSON that only the scorer reads. With
     `error` set nobody can attempt it: it takes its place in the order, and becomes a dead letter.
+
+    A held-out prompt (lane `eval`) is answered by version `pin` alone; `noise` stands for its group
+    where noise is made, so that every version draws by the same.
     """
 
     group: str
@@ -59,6 +62,7 @@ class Prompt(Struct, frozen=True, kw_only=True, tag="prompt/1"):
     lane: Lane = "train"
     pin: int | None = None
     error: str = ""
+    noise: str = ""
 
 
 class Kept(Struct, frozen=True, kw_only=True):
@@ -183,6 +187,7 @@ class Beat(Struct, frozen=True, kw_only=True, tag="beat/1"):
     `waited_seconds` says since when, as a duration, since clocks differ. `turn_seconds` is how long
     its loop has been in one turn, and 0 in an act that was declared to be long. `curves` are
     numbers over the steps of the run, thinned, as (step, value); `starved` is told by the trainer.
+    An engine keeps version `pinned` for its evaluation, or none (-1).
     """
 
     service: str
@@ -201,6 +206,7 @@ class Beat(Struct, frozen=True, kw_only=True, tag="beat/1"):
     turn_seconds: float = 0.0
     curves: dict[str, tuple[tuple[float, float], ...]] = {}
     starved: tuple[Starved, ...] = ()
+    pinned: int = -1
 
 
 Message = Prompt | Completion | Score | Blob | Manifest | Beat

@@ -131,6 +131,12 @@ class Engine(Protocol):
     def fingerprint(self) -> str:
         """Of the live parameters, in the transport's dtype. Safe from a second thread."""
 
+    def pin(self) -> Engine | None:
+        """An engine beside this one over the weights that serve now, whatever is adopted later.
+
+        It has slots of its own, a quarter as many, and adopts nothing. None: this kind cannot.
+        """
+
     def close(self) -> None: ...
 
 

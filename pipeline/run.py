@@ -265,14 +265,18 @@ class Training(Section, frozen=True, kw_only=True):
 
 
 class Evaluation(Section, frozen=True, kw_only=True):
-    """[evaluation]: held-out prompts, graded after training on weights kept along the way."""
+    """[evaluation]: held-out prompts, graded by version, while the run goes on and after it."""
 
     data: Spec
     """The held-out data set."""
     every: Positive = 10
-    """Versions between two that are kept for it; the first and the last always are."""
+    """Versions between two that are graded; the first and the last always are."""
     members: Positive = 4
     """Samples of each prompt, beside one greedy answer."""
+    meanwhile: bool = True
+    """Whether the run's engines answer them beside their work: each keeps the weights of such a
+    version in memory until its evaluation is over. What is not graded then is after training, on
+    weights that are kept on disk."""
 
 
 class Up(Section, frozen=True, kw_only=True):

@@ -219,8 +219,17 @@ Version = Annotated[
 ]
 
 
+Best = Annotated[bool, typer.Option("--best", help="The version that was graded best.")]
+
+
 @app.command()
-def export(path: Wanted, folder: Folder = None, version: Version = None, set_: Set = None) -> None:
+def export(
+    path: Wanted,
+    folder: Folder = None,
+    version: Version = None,
+    best: Best = False,
+    set_: Set = None,
+) -> None:
     """Write a run's weights in Hugging Face format.
 
     The newest checkpoint, also while the run goes on. Refuses a folder that exists.
@@ -229,7 +238,7 @@ def export(path: Wanted, folder: Folder = None, version: Version = None, set_: S
     def body(run: Run) -> None:
         default_threads()
         with needs("model", what="sluice export"):
-            _part("services.keep.export", "export")(run, folder=folder, version=version)
+            _part("services.keep.export", "export")(run, folder=folder, version=version, best=best)
 
     _run_wanted(path, set_, False, body)
 

@@ -39,13 +39,13 @@ class Rights(NamedTuple):
 
 _JOIN = "open snapshot beat"
 _ALIVE = "run beat who"  # of everybody who joins a run
-_WORK = "g:* b:* prompts completions groups live due led dead"  # of whoever may end a member
+_WORK = "g:* b:* prompts completions groups live due led dead eval:*"  # of whoever may end a member
 
 RIGHTS = {
     "prompting": Rights(
-        acts=f"{_JOIN} admit",
+        acts=f"{_JOIN} admit evaluate",
         commands="hgetall",
-        writes=f"{_ALIVE} state g:* prompts completions live",
+        writes=f"{_ALIVE} state g:* prompts completions live eval:*",
     ),
     "inference": Rights(
         acts=f"{_JOIN} take save deliver put give_back fail confirm remark",
@@ -58,8 +58,8 @@ RIGHTS = {
         writes=f"{_ALIVE} {_WORK}",
     ),
     "training": Rights(
-        acts=f"{_JOIN} lead collect commit refuse expire announce rollback finish",
-        commands="get hget hgetall zcount zrange zrangebyscore",
+        acts=f"{_JOIN} lead collect commit refuse expire announce rollback finish conclude forgo",
+        commands="get hget hgetall zcard zcount zrange zrangebyscore",
         writes="*",
     ),
     "watch": Rights(

@@ -14,7 +14,7 @@ from pipeline.ledger import GENERATED, Fates, Sum
 from pipeline.watch import Audit, Leases, Places
 
 GROUPS_A_LOOK = 500
-_FROM_THE_START: tuple[bytes, ...] = (b"0", b"-", b"-", b"0")
+_FROM_THE_START: tuple[bytes, ...] = (b"0", b"-", b"-", b"0", b"0", b"-")
 
 
 class _Count(Struct):
@@ -34,14 +34,14 @@ def take_audit(scripts: Scripts, *, groups_a_look: int = GROUPS_A_LOOK) -> Audit
     at, looks, before = _FROM_THE_START, 0, None
     while any(at) or not looks:
         reply = scripts.call("audit", *_args(at, groups_a_look))
-        at, places, held, faults, ledger = reply[:5]
-        before = ledger_of(pairs(ledger)) if before is None else before
+        at, places, held, faults = reply[:4]
+        before = _ledgers(reply) if before is None else before
         count.places.update(dict(enumerate(places)))
         count.held.update(dict(enumerate(held)))
         count.faults += [fault.decode(errors="replace") for fault in faults]
         looks += 1
     count.faults += _leftovers(read_strays(scripts))
-    return _audit(count, before or {}, reply)
+    return _audit(count, before or ({}, {}), reply)
 
 
 def _leftovers(strays: list[str]) -> list[str]:
@@ -56,15 +56,22 @@ def _args(at: tuple[bytes, ...], limit: int) -> list[Arg]:
     return [*at, limit]
 
 
-def _audit(count: _Count, before: Fates, reply: Any) -> Audit:
-    ledger = ledger_of(pairs(reply[4]))
+def _ledgers(reply: Any) -> tuple[Fates, Fates]:
+    """The run's, and that of its held-out groups."""
+    return ledger_of(pairs(reply[4])), ledger_of(pairs(reply[10]))
+
+
+def _audit(count: _Count, before: tuple[Fates, Fates], reply: Any) -> Audit:
+    ledger, held_out = _ledgers(reply)
     (alive, started, overdue, window), (now, *oldest) = reply[5], reply[6]
     held = Sum(count.held[0], count.held[1])
     places = Places(
         prompts=count.places[0], open=count.places[1], groups=count.places[2], started=started
     )
-    exact = ledger == before
+    exact = (ledger, held_out) == before
     faults = [*count.faults, *_imbalance(ledger, held, exact)]
+    kept = Sum(count.held[2], count.held[3])
+    faults += [f"of held-out groups {fault}" for fault in _imbalance(held_out, kept, exact)]
     if alive > window:
         faults.append(f"{alive} groups are alive, and the window has {window} places")
     return Audit(

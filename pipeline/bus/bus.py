@@ -1,4 +1,4 @@
-"""The bus: one run on one server, as four desks and what they have in common."""
+"""The bus: one run on one server, as its desks and what they have in common."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pipeline.bus.audit import take_audit
 from pipeline.bus.blobs import PIECE_BYTES, Blobs
 from pipeline.bus.completions import Completions
 from pipeline.bus.connection import connect, masked
+from pipeline.bus.evaluations import Evaluations
 from pipeline.bus.groups import Groups
 from pipeline.bus.keeping import count_keys, delete_keys, read_awake, read_runs
 from pipeline.bus.keys import Keys
@@ -42,13 +43,15 @@ OPEN_SECONDS = 60.0
 
 class Pulse(Struct, frozen=True):
     """What a beat hears: the newest version, the trainer's step, whether the run has stopped and
-    why, and which of the held groups are no longer open."""
+    why, which of the held groups are no longer open, and the last version whose evaluation is
+    over."""
 
     version: int
     step: int
     stop: str
     reason: str
     closed: tuple[str, ...]
+    evaluated: int = -1
 
 
 class Bus:
@@ -68,6 +71,7 @@ class Bus:
         leading = Leading(self._scripts)
         self.groups = Groups(self._scripts, leading, blobs)
         self.versions = Versions(self._scripts, leading)
+        self.evaluations = Evaluations(self._scripts, leading)
 
     @classmethod
     def connect(cls, url: str, run: str) -> Bus:
@@ -149,9 +153,14 @@ class Bus:
             "beat", beat.boot, beat.service, beat.instance, encode(beat), *held
         )
         unless_gone(status, beat.boot)
-        version, step, stop, reason, *closed = (part.decode() for part in reply)
+        version, step, stop, reason, evaluated, *closed = (part.decode() for part in reply)
         return Pulse(
-            int(version), int(step), "" if stop == "running" else stop, reason, tuple(closed)
+            version=int(version),
+            step=int(step),
+            stop="" if stop == "running" else stop,
+            reason=reason,
+            closed=tuple(closed),
+            evaluated=int(evaluated),
         )
 
     def bury(self, instance: str) -> int:

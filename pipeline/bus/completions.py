@@ -82,8 +82,14 @@ class Completions:
             at, what = f"{lease.group}:r:{lease.member}", "score of member"
             try:
                 load = self._blobs.load(score, at, f"{what} {lease.member} of {lease.group}")
-                return Act([*head, "score"], load)
+                return Act([*head, "score"], load, [_outcome(score)])
             except TooLarge as exc:
                 log.warning("group=%s member=%d %s", lease.group, lease.member, exc)
                 error = f"too_large: {exc}"
         return Act([*head, "error"], Load(f"scorer_error: {error}".encode()))
+
+
+def _outcome(score: Score) -> str:
+    """As JSON, for the evaluation that a held-out member is of."""
+    found = score.reward if score.outcome is None else score.outcome
+    return repr(float(found or 0.0))

@@ -34,6 +34,7 @@ class Keys:
         self.completions = self.prefix + "completions"
         self.groups = self.prefix + "groups"
         self.dead = self.prefix + "dead"
+        self.outcomes = self.prefix + "eval:out"
 
     def proof(self, version: int) -> str:
         """The hash of who has proven a version."""

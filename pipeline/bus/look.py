@@ -10,7 +10,7 @@ from pipeline.codec import decode
 from pipeline.errors import DecodeError, SluiceError
 from pipeline.ledger import GENERATED, Fates, Sum
 from pipeline.messages import Beat
-from pipeline.watch import Letter, Places, Seen, Server, Snapshot, State
+from pipeline.watch import Evaluation, Letter, Places, Seen, Server, Snapshot, State
 
 Fields = dict[bytes, bytes]
 
@@ -22,9 +22,8 @@ def read_state(scripts: Scripts) -> State:
 
 def read_snapshot(scripts: Scripts) -> Snapshot:
     """One consistent look; raises SluiceError where the run is not open."""
-    state, run, led, who, alive, started, prompts, groups, dead, beats, now, done, info = (
-        scripts.call("snapshot")
-    )
+    reply = scripts.call("snapshot")
+    state, run, led, who, alive, started, prompts, groups, dead, beats, now, done, info = reply[:13]
     settings, about = pairs(run), pairs(who)
     where = _state(scripts, pairs(state))
     lease_ms = int(settings[b"lease_ms"])
@@ -49,6 +48,21 @@ def read_snapshot(scripts: Scripts) -> Snapshot:
         members=int(settings[b"members"]),
         completions=done,
         server=server_of(info.decode()),
+        evaluation=_evaluation(*reply[13:], now=now),
+    )
+
+
+def _evaluation(
+    state: list[bytes], alive: int, ledger: list[bytes], prompts: int, *, now: int
+) -> Evaluation:
+    fields = {key.decode(): int(value) for key, value in pairs(state).items()}
+    moved = fields.pop("moved", now)
+    return Evaluation(
+        **fields,
+        alive=alive,
+        prompts=prompts,
+        idle_seconds=max(0, now - moved) / 1000,
+        ledger=ledger_of(pairs(ledger)),
     )
 
 

@@ -42,13 +42,28 @@ class Prompts:
         except MemoryFull:
             return "memory"
 
-    def take(self, boot: str, *, version: int, held: Sequence[str], count: int) -> Taken:
+    def take(
+        self,
+        boot: str,
+        *,
+        version: int,
+        held: Sequence[str],
+        count: int,
+        pin: int | None = None,
+        pinned_count: int = 0,
+    ) -> Taken:
         """Up to `count` groups: those handed back or left by the dead first, then new ones.
 
         `held` are the tickets (Lease.entry) that the boot still works on; others of its are given
         back. Raises Gone.
+
+        An engine that keeps the weights of version `pin` gets up to `pinned_count` groups of its
+        evaluation besides.
         """
-        status, *rows = self._scripts.call("take", boot, version, count, *held)
+        pinned: Arg = "" if pin is None else pin
+        status, *rows = self._scripts.call(
+            "take", boot, version, count, pinned, pinned_count, *held
+        )
         leases = [self._lease(boot, row) for row in rows]
         return Taken(cast(Any, unless_gone(status, boot)), [lease for lease in leases if lease])
 

@@ -10,6 +10,7 @@ from pipeline.watch.faults import imbalance
 from pipeline.watch.finding import Finding
 from pipeline.watch.look import (
     Audit,
+    Evaluation,
     Leases,
     Letter,
     Places,
@@ -35,6 +36,7 @@ __all__ = [
     "SILENT_SECONDS",
     "Advice",
     "Audit",
+    "Evaluation",
     "Finding",
     "Leases",
     "Letter",

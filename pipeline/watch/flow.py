@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from pipeline.watch.advice import work_of
 from pipeline.watch.finding import Finding, listed, plural
-from pipeline.watch.look import Snapshot
+from pipeline.watch.look import Snapshot, present
 from pipeline.watch.seen import newest
 from pipeline.watch.waits import (
     COMPLETIONS,
@@ -26,6 +26,8 @@ from pipeline.watch.waits import (
     sure,
 )
 
+STILL_SECONDS = 60.0
+"""Without the end of a held-out group, while some are alive."""
 SLOW_SECONDS = 3.0
 """Of work that lies before the scorers while training waits: it piles up."""
 
@@ -102,6 +104,21 @@ def starved_kinds(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _length(bound: str) -> str:
     return f"what has {'more tokens' if bound == 'more' else f'up to {bound} tokens'}"
+
+
+def slow_evaluation(snapshot: Snapshot) -> Iterator[Finding]:
+    """Held-out groups of which none has ended for long: the run goes on without their verdict."""
+    standing = snapshot.evaluation
+    if standing.version < 0 or standing.idle_seconds < STILL_SECONDS:
+        return
+    kept = [s.beat.instance for s in present(snapshot) if s.beat.pinned == standing.version]
+    where = f"{listed(kept)} keeps its weights" if kept else "no engine has its weights any more"
+    sentence = (
+        f"the evaluation of version {standing.version} has stood still for"
+        f" {standing.idle_seconds:.0f} s: {standing.left} of {plural(standing.size, 'group')} are"
+        f" to go, {standing.prompts} of them in generation; {where}"
+    )
+    yield Finding("evaluation", "", sentence, grave=False)
 
 
 def no_more_data(snapshot: Snapshot) -> Iterator[Finding]:

@@ -51,6 +51,35 @@ class Server(Struct, frozen=True, kw_only=True):
     fault: str = ""
 
 
+class Evaluation(Struct, frozen=True, kw_only=True):
+    """Held-out groups of one version, `cursor` admitted of `size`, `alive` of them without an end.
+
+    `version` is -1 while there is none; that of version `last` was the last to end, and `forgone`
+    never could. Of `prompts` groups some member is to do. `idle_seconds` ago a group was admitted
+    or ended. Their tokens are in a `ledger` of their own.
+    """
+
+    version: int = -1
+    size: int = 0
+    cursor: int = 0
+    alive: int = 0
+    prompts: int = 0
+    last: int = -1
+    forgone: int = 0
+    idle_seconds: float = 0.0
+    ledger: Fates = {}
+
+    @property
+    def left(self) -> int:
+        """Groups that have no end yet, admitted or not."""
+        return self.size - self.cursor + self.alive if self.version >= 0 else 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of it is graded, and nobody has taken note of it."""
+        return self.version >= 0 and self.left == 0
+
+
 class Snapshot(Struct, frozen=True, kw_only=True):
     """One consistent look at a run, at `at_seconds` of the server's clock.
 
@@ -72,6 +101,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     completions: int = 0
     server: Server = Server()
     window_most: int = 0
+    evaluation: Evaluation = Evaluation()
 
 
 class Leases(Struct, frozen=True, kw_only=True):

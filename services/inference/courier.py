@@ -27,11 +27,16 @@ class Answer(NamedTuple):
 
 
 class Request(NamedTuple):
-    """For up to `room` groups, by an engine that runs `version` and holds these tickets."""
+    """For up to `room` groups, by an engine that runs `version` and holds these tickets.
+
+    And for up to `pinned_room` of the evaluation of version `pinned`, if it keeps one.
+    """
 
     version: int
     held: tuple[str, ...]
     room: int
+    pinned: int = -1
+    pinned_room: int = 0
 
 
 class Parcel:
@@ -178,5 +183,10 @@ class Courier:
         if (request := parcel.request) is None:
             return None
         return self._prompts.take(
-            self._boot, version=request.version, held=request.held, count=request.room
+            self._boot,
+            version=request.version,
+            held=request.held,
+            count=request.room,
+            pin=request.pinned if request.pinned >= 0 else None,
+            pinned_count=request.pinned_room,
         )

@@ -1,12 +1,11 @@
 """`sluice evaluate`: held-out prompts on every version that a run kept, side by side.
 
-Runs after training, so that it takes nothing from it; with `base`, before a run, to see whether
-reinforcement learning has something to sharpen. How a version is graded is in `grading`.
+Runs after training, on what was not graded while the run went on; with `base`, before a run, to see
+whether reinforcement learning has something to sharpen. How a version is graded is in `grading`.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -14,37 +13,33 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
-import msgspec
-
-from pipeline import disk
+from pipeline import grades
 from pipeline.errors import ConfigError, SluiceError
+from pipeline.grades import KeptVersion, Point
 from pipeline.machine import cores
 from pipeline.run import Run
-from services.inference.grading import Grader, KeptVersion, Point
+from services.inference.grading import Grader
 
 
 def evaluate(run: Run, *, base: bool = False) -> None:
     """Grades every kept version of `runs/NAME`, or the base model; prints a line for each.
 
-    Writes `evaluation.json` into the run's folder. Raises ConfigError where nothing is to grade.
+    But not those that were graded while the run went on. Writes `evaluation.json` into the run's
+    folder. Raises ConfigError where nothing is to grade.
     """
     if base:
         print(grade_base(run).sentence())
         return
-    folder, points = run.folder, []
-    for point in side_by_side(run, kept_versions(folder)):
-        points.append(msgspec.to_builtins(point))
+    folder = run.folder
+    kept = known_versions(folder)
+    points = {point.version: point for point in grades.read(folder).points if point.boots}
+    for point in points.values():
         print(point.sentence(), flush=True)
-    _write({"points": points}, folder / "evaluation.json")
-
-
-def _write(points: dict[str, Any], path: Path) -> None:
-    try:
-        disk.write(path, (json.dumps(points, indent=1) + "\n").encode())
-    except OSError as exc:
-        raise SluiceError(f"{path} cannot be written ({exc.strerror})") from exc
+    for point in side_by_side(run, [one for one in kept if one.version not in points]):
+        points[point.version] = point
+        print(point.sentence(), flush=True)
+    grades.write(folder, points.values())
 
 
 def grade_base(run: Run) -> Point:
@@ -58,6 +53,8 @@ def side_by_side(run: Run, kept: Sequence[KeptVersion]) -> Iterator[Point]:
 
     Raises ConfigError for parts that cannot be had, SluiceError where a process dies.
     """
+    if not kept:
+        return
     Grader(run)  # a mistake is told once, before any process is started
     workers = min(cores(), len(kept))
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by the workers, before they load torch
@@ -73,17 +70,9 @@ def grade_one(run: Run, kept: KeptVersion) -> Point:
     return Grader(run).point(kept)
 
 
-def kept_versions(folder: Path) -> list[KeptVersion]:
+def known_versions(folder: Path) -> list[KeptVersion]:
     """What training kept, oldest first; raises ConfigError where it kept nothing."""
-    path = folder / "weights" / "kept.jsonl"
-    try:
-        lines = path.read_bytes().splitlines()
-        kept = [msgspec.json.decode(line, type=KeptVersion) for line in lines]
-    except FileNotFoundError:
-        kept = []
-    except (OSError, msgspec.MsgspecError) as exc:
-        remedy = "remove the line that is broken"
-        raise ConfigError(str(path), None, rule=f"cannot be read ({exc})", remedy=remedy) from exc
+    kept = grades.kept_versions(folder)
     if not kept:
         remedy = "train first, or give --base for the model before training"
         raise ConfigError(str(folder), None, rule="has no kept weights", remedy=remedy)

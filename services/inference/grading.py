@@ -7,66 +7,20 @@ and in which processes, is `evaluation`'s.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator, Sequence
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from pipeline import plugins
-from pipeline.errors import ConfigError, SluiceError
+from pipeline.errors import ConfigError
+from pipeline.grades import KeptVersion, Outcomes, Point, summary
 from pipeline.messages import Completion, Manifest, Prompt, Sampling, Work
 from pipeline.model.tokens import Tokenizer
 from pipeline.protocols import DATASETS, ENGINES, SCORERS, TRANSPORTS, Dataset, Engine, Transport
 from pipeline.run import Model, Run
 from pipeline.verdicts import AT, answer_of, outcome_term, terms
 from services.inference.referee import Referee
-
-
-class KeptVersion(Struct, frozen=True, kw_only=True):
-    """A version that training kept: a Hugging Face folder, its step, and when it was made."""
-
-    version: int
-    step: int
-    seconds: float
-    path: str
-
-
-class Point(Struct, frozen=True, kw_only=True):
-    """Held-out outcome of one version: means over prompts, and the sampled one's standard error.
-
-    The error is that of the prompts' means, since answers to one prompt are alike; None for a
-    single prompt. `pass_at_k` is the share of prompts that any of `members` samples got right;
-    `zero_signal` the share whose samples all had the same outcome, so that they would teach
-    nothing. `errors` answers could not be scored, and count in none of these.
-    """
-
-    version: int
-    step: int
-    seconds: float
-    sampled: float
-    sampled_error: float | None
-    greedy: float
-    pass_at_k: float
-    zero_signal: float
-    prompts: int
-    members: int
-    errors: int = 0
-
-    def sentence(self) -> str:
-        """In one line."""
-        spread = "" if self.sampled_error is None else f" ± {self.sampled_error:.3f}"
-        errors = f", answers without a verdict: {self.errors}" if self.errors else ""
-        return (
-            f"version {self.version}: held-out sampled {self.sampled:.3f}{spread}, "
-            f"greedy {self.greedy:.3f}, pass@{self.members} {self.pass_at_k:.3f}, "
-            f"groups without signal {self.zero_signal:.2f} ({self.prompts} prompts{errors})"
-        )
-
-
-Outcomes = list[list[float | None]]
-"""By prompt and member; None where a scorer made no verdict."""
 
 
 class Grader:
@@ -122,7 +76,7 @@ class Grader:
         work = [Work(prompt=p, todo=tuple(range(members))) for p in prompts.values()]
         done = sorted(generate(engine, work), key=lambda c: (prompts[c.group].seq, c.member))
         answers = [answer_of(prompts[c.group], c, self.tokenizer.decode) for c in done]
-        out: Outcomes = [[] for _ in prompts]
+        out: list[list[float | None]] = [[] for _ in prompts]
         for completion, outcome in zip(done, self.referee.outcomes(answers), strict=True):
             out[prompts[completion.group].seq].append(outcome)
         return out
@@ -149,30 +103,3 @@ def generate(engine: Engine, work: Sequence[Work]) -> Iterator[Completion]:
         for _ in range(min(engine.room(), len(todo))):
             engine.add(todo.pop())
         yield from engine.step()
-
-
-def summary(kept: KeptVersion, sampled: Outcomes, greedy: Outcomes, *, members: int) -> Point:
-    """The means of what has a verdict; raises SluiceError where nothing has."""
-    groups, firsts = _scored(sampled), _scored(greedy)
-    if not groups or not firsts:
-        raise SluiceError(f"version {kept.version}: the scorer made no verdict, see the log")
-    means = [statistics.fmean(group) for group in groups]
-    return Point(
-        version=kept.version,
-        step=kept.step,
-        seconds=kept.seconds,
-        sampled=statistics.fmean(means),
-        sampled_error=statistics.stdev(means) / len(means) ** 0.5 if len(means) > 1 else None,
-        greedy=statistics.fmean(group[0] for group in firsts),
-        pass_at_k=statistics.fmean(float(max(group) > 0) for group in groups),
-        zero_signal=statistics.fmean(float(min(group) == max(group)) for group in groups),
-        prompts=len(sampled),
-        members=members,
-        errors=sum(outcome is None for group in (*sampled, *greedy) for outcome in group),
-    )
-
-
-def _scored(outcomes: Outcomes) -> list[list[float]]:
-    """Without faults, and without prompts that have nothing else."""
-    known = [[outcome for outcome in group if outcome is not None] for group in outcomes]
-    return [group for group in known if group]

@@ -10,6 +10,7 @@ from pipeline.bus.bus import Bus
 from pipeline.bus.chunks import head
 from pipeline.bus.leases import Lease
 from pipeline.errors import Gone, SluiceError
+from pipeline.grades import meanwhile
 from pipeline.life import Life
 from pipeline.messages import Completion, Span, Work
 from pipeline.metrics import Metrics
@@ -18,6 +19,7 @@ from pipeline.run import Run
 from pipeline.watch.waits import FRESHER, PROMPTS, QUARANTINE, WEIGHTS
 from pipeline.weights.subscriber import Subscriber
 from services.inference.courier import Answer, Courier, Request
+from services.inference.lanes import Lanes
 from services.inference.metrics import Numbers
 from services.inference.outbox import Outbox
 from services.inference.prefixes import Chunks, hand_over
@@ -36,14 +38,24 @@ class Inference:
 
     Waits for a first version to serve, then for prompts. A prompt comes when the trainer frees a
     place in the window and this engine's own proven version is fresh enough for it; sequences in
-    flight wait for nothing, and a flip takes place between two of their forward passes.
+    flight wait for nothing, and a flip takes place between two of their forward passes. Held-out
+    prompts come beside those, while this engine keeps the version that they are pinned to.
     """
 
     def __init__(
-        self, bus: Bus, engine: Engine, transport: Transport, *, life: Life, numbers: Numbers
+        self,
+        bus: Bus,
+        engine: Engine,
+        transport: Transport,
+        *,
+        life: Life,
+        numbers: Numbers,
+        evaluate_every: int = 0,
     ) -> None:
+        """Of `evaluate_every` versions one is kept until its evaluation is over; 0: none."""
         self.bus, self.engine, self.transport = bus, engine, transport
         self.life, self.numbers, self.clock = life, numbers, numbers.clock
+        self.lanes = Lanes(engine, every=evaluate_every)
         self.weights = Subscriber(bus.versions, engine)
         self.outbox = Outbox(self.weights.proven)
         self.chunks = Chunks(self.outbox)
@@ -70,10 +82,11 @@ class Inference:
         with self.clock("other"):
             for group in self.life.progress(self.waiting_for, held=tuple(self.outbox.leases)):
                 self.abandon(group)
+            self.let_go_if_over()
             for lease in self.taken():
                 self.accept(lease)
             self.ask()
-        if not self.engine.busy:
+        if not self.lanes.busy:
             self.numbers.gaps.interrupt()
             with self.clock("idle", self.waiting_for or PROMPTS):
                 wait = self.courier.wait if self.courier.away else self.weights.wait
@@ -93,15 +106,15 @@ class Inference:
                 self.weights.confirm(self.flip.version)
                 self.life.version = self.flip.version
                 self.numbers.flipped(self.flip)
+                self.keep_if_due()
 
     def step(self) -> list[Completion]:
         """One forward pass, if anything is in flight; the members that finished in it."""
-        if not self.engine.busy:
+        if not self.lanes.busy:
             return []
         with self.clock("busy"):
-            finished = self.engine.step()
-        flipped = self.flip is not None
-        self.numbers.stepped(self.engine.last_step, self.engine.device, flipped=flipped)
+            finished, times = self.lanes.step()
+        self.numbers.stepped(times, self.engine.device, flipped=self.flip is not None)
         return finished
 
     def deliver(self, finished: list[Completion]) -> None:
@@ -109,8 +122,8 @@ class Inference:
         with self.clock("other"):
             for completion in finished:
                 self.outbox.put(completion)
-            is_time = self.engine.busy and self.chunks.is_time()
-            due = self.chunks.due(self.engine.prefixes()) if is_time else []
+            is_time = self.lanes.busy and self.chunks.is_time()
+            due = self.chunks.due(self.lanes.prefixes()) if is_time else []
             self.courier.leave(self.life.boot, members=self.outbox.leaving(), prefixes=due)
             self.hear_all()
 
@@ -119,18 +132,20 @@ class Inference:
     @property
     def waiting_for(self) -> str | None:
         """What this process waits for, as its beat says it."""
-        if self.engine.busy:
+        if self.lanes.busy:
             return None
         is_proven = self.weights.serves(self.engine.version)
         return WAITS.get(self.gate, PROMPTS) if is_proven else WEIGHTS
 
     def ask(self) -> None:
         """For as many groups as there is room for, once the last answer was heard."""
-        room = self.engine.room() if self.weights.serves(self.engine.version) else 0
-        if room <= 0 or self.courier.asked or time.monotonic() < self.take_at:
+        if not self.weights.serves(self.engine.version):
+            return
+        room, pinned_room = max(0, self.engine.room()), max(0, self.lanes.pinned_room())
+        if room + pinned_room == 0 or self.courier.asked or time.monotonic() < self.take_at:
             return
         held = tuple(lease.entry for lease in self.outbox.leases.values())
-        request = Request(self.engine.version, held, room)
+        request = Request(self.engine.version, held, room, self.lanes.pinned, pinned_room)
         self.courier.leave(self.life.boot, request=request)
 
     def taken(self) -> list[Lease[Work]]:
@@ -147,8 +162,11 @@ class Inference:
 
     def accept(self, lease: Lease[Work]) -> None:
         """Begin with a group; one that cannot be attempted fails, with the reason."""
+        if not self.lanes.takes(lease.work):  # it let go of those weights meanwhile
+            self.bus.prompts.give_back(self.life.boot, [lease])
+            return
         try:
-            self.engine.add(lease.work)
+            self.lanes.add(lease.work)
         except SluiceError as exc:
             log.warning("group=%s refused: %s", lease.group, exc)
             self.bus.prompts.fail(self.life.boot, lease, str(exc))
@@ -191,13 +209,13 @@ class Inference:
 
     def abandon(self, group: str) -> None:
         """The group was closed elsewhere: what is in flight of it is dropped."""
-        dropped = [p for p in self.engine.prefixes() if p.group == group]
+        dropped = [p for p in self.lanes.prefixes() if p.group == group]
         self.numbers.lost(dropped, self.life.boot)
         self.forget(group)
 
     def forget(self, group: str) -> None:
         """No member of the group is to come."""
-        self.engine.drop(group)
+        self.lanes.drop(group)
         self.outbox.forget(group)
         self.chunks.forget(group)
 
@@ -205,12 +223,14 @@ class Inference:
         """A flip was wrong: go on with the former weights, from the last token that was proven."""
         log.error("%s: going back to the weights before it", reason)
         self.numbers.wrong_flips.inc()
+        if self.lanes.pinned == self.engine.version:
+            self.let_go()
         self.numbers.dropped(self.engine.revert())
         for done in self.outbox.take_back():
             prefix = head(done, self.outbox.num_proven(done))
             self.numbers.dropped(done.tokens - prefix.tokens)
             if lease := self.outbox.leases.get(done.group):
-                self.engine.add(again(lease.work, prefix))
+                self.lanes.add(again(lease.work, prefix))
         self.life.version = self.engine.version
         self.weights.reverted()
         self.bus.versions.reject(self.life.boot, self.weights.offered, reason)
@@ -222,17 +242,36 @@ class Inference:
         self.bus.versions.reject(self.life.boot, self.weights.offered, error)
         self.weights.failed(error)
 
+    def let_go_if_over(self) -> None:
+        """The evaluation of the version that is kept has ended, or never will begin."""
+        if 0 <= self.lanes.pinned <= self.life.pulse.evaluated:
+            self.let_go()
+            self.keep_if_due()
+
+    def keep_if_due(self) -> None:
+        """What the engine serves, if that is to be evaluated and nothing is kept yet."""
+        if self.engine.version > self.life.pulse.evaluated:
+            self.lanes.keep_if_due()
+        self.life.pinned = self.lanes.pinned
+
+    def let_go(self) -> None:
+        """Keep no version for an evaluation any more."""
+        self.numbers.lost(self.lanes.let_go(), self.life.boot)
+        self.life.pinned = self.lanes.pinned
+
     def start_over(self) -> None:
         """This boot was declared dead, and its work is others' now."""
         log.warning("boot=%s starts over", self.life.boot)
         self.drop_all()
         self.engine.boot = self.life.reborn()
         self.weights.restart()
+        self.keep_if_due()
 
     def drop_all(self) -> None:
         """Nothing that is in flight, or waits for its proof, is of use any more."""
         self.courier.clear()
-        self.numbers.lost([*self.engine.park(), *self.outbox.clear()], self.life.boot)
+        self.numbers.lost([*self.lanes.park(), *self.outbox.clear()], self.life.boot)
+        self.let_go()
         self.chunks = Chunks(self.outbox)
 
     def hand_back(self) -> None:
@@ -247,7 +286,7 @@ class Inference:
                         self.hear_all()  # and nothing is left to carry what is handed over here
                     for lease in self.taken():
                         self.outbox.expect(lease)
-                    running, boot = self.engine.park(), self.life.boot
+                    running, boot = self.lanes.park(), self.life.boot
                     hand_over(
                         self.bus.prompts, boot, running, outbox=self.outbox, numbers=self.numbers
                     )
@@ -277,4 +316,11 @@ def build(run: Run, bus: Bus, *, life: Life, metrics: Metrics) -> Inference:
             swap=run.inference.swap,
         )
     transport: Transport = plugins.make(TRANSPORTS, run.weights, at="weights", run=run.name)
-    return Inference(bus, engine, transport, life=life, numbers=Numbers(metrics))
+    return Inference(
+        bus,
+        engine,
+        transport,
+        life=life,
+        numbers=Numbers(metrics),
+        evaluate_every=meanwhile(run),
+    )

@@ -20,19 +20,24 @@ from pipeline.errors import ConfigError, SluiceError
 from pipeline.model.fingerprint import cast, dtype_name
 from pipeline.model.load import DTYPES
 from pipeline.run import Run
-from services.keep.sources import find
+from services.keep.sources import best_of, find
 
 TRIES = 5
 """A run that goes on removes its older checkpoints, perhaps the one that is being read."""
 
 
-def export(run: Run, *, folder: Path | None = None, version: int | None = None) -> Path:
+def export(
+    run: Run, *, folder: Path | None = None, version: int | None = None, best: bool = False
+) -> Path:
     """Writes the newest checkpoint, or a version that was kept, in `model.dtype`; its folder.
 
-    By default that is `runs/NAME/export`. Raises ConfigError where it exists, or where nothing is
-    there to export, and SluiceError where it cannot be written.
+    With `best` that is the one whose held-out samples did best. The folder is by default
+    `runs/NAME/export`. Raises ConfigError where it exists, or where nothing is there to export, and
+    SluiceError where it cannot be written.
     """
     target = folder or run.folder / "export"
+    if best:
+        version = best_of(run.folder, version)
     for attempt in range(TRIES):
         source = find(run.folder, version)
         try:

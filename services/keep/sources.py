@@ -9,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
+from pipeline import grades
 from pipeline.errors import ConfigError, SluiceError
 
 _CHECKPOINT = re.compile(r"(\d+)\.e(\d+)")
@@ -45,6 +46,21 @@ def find(folder: Path, version: int | None) -> Source:
         return Source(path / "model", mark.version, mark.step)
     remedy = "wait for the first, check the name (--set name=NAME) and the folder you are in"
     raise ConfigError(str(folder), None, rule="has no checkpoint", remedy=remedy)
+
+
+def best_of(folder: Path, version: int | None = None) -> int:
+    """The version that did best on held-out prompts so far.
+
+    Raises ConfigError where none was graded, or where another `version` is asked for.
+    """
+    if version is not None:
+        remedy = "leave out one of the two"
+        raise ConfigError("--best", version, rule="excludes --version", remedy=remedy)
+    found = grades.read(folder).best
+    if found is None:
+        remedy = "grade what it kept first: sluice evaluate"
+        raise ConfigError("--best", None, rule=f"nothing was graded in {folder}", remedy=remedy)
+    return found
 
 
 def _checkpoints(folder: Path) -> list[Path]:

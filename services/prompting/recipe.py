@@ -30,9 +30,19 @@ class Recipe:
     """
 
     def __init__(
-        self, dataset: Dataset, *, run: Run, encode: Encode, context: int | None = None
+        self,
+        dataset: Dataset,
+        *,
+        run: Run,
+        encode: Encode,
+        context: int | None = None,
+        at: str = "data",
     ) -> None:
-        """`encode` turns a prompt into token ids, int32; `context` is the model's, in tokens."""
+        """`encode` turns a prompt into token ids, int32; `context` is the model's, in tokens.
+
+        `at` is the key of the data set.
+        """
+        self._at = at
         self._dataset, self._encode, self._context = dataset, encode, context
         self._seed, self._members = run.seed, run.groups.members
         self._sampling = msgspec.convert(run.sampling, Sampling, from_attributes=True)
@@ -50,7 +60,7 @@ class Recipe:
     def _usable(self, cursor: int) -> Prompt:
         place = index(cursor, size=len(self._dataset), seed=self._seed)
         example = self._dataset[place]
-        where = f"data, example {place}"
+        where = f"{self._at}, example {place}"
         ids = self._encode(example.prompt)
         self._check_length(where, len(ids) // 4)
         prompt = self._prompt(cursor, ids, task=example.task, reference=_reference(where, example))

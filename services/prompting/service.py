@@ -10,6 +10,7 @@ from typing import Literal
 
 from pipeline.bus.bus import Bus
 from pipeline.errors import Gone, Unusable
+from pipeline.grades import meanwhile
 from pipeline.life import Life
 from pipeline.messages import Prompt
 from pipeline.metrics import Metrics
@@ -19,6 +20,7 @@ from pipeline.protocols import DATASETS, Dataset, Text
 from pipeline.run import Run
 from pipeline.watch.waits import END, MEMORY, WINDOW
 from services.process import open_run
+from services.prompting.evaluation import HeldOut, HeldOutRecipe
 from services.prompting.metrics import Numbers
 from services.prompting.recipe import Recipe
 
@@ -38,9 +40,17 @@ class Prompting:
     """
 
     def __init__(
-        self, bus: Bus, life: Life, recipe: Recipe, *, window: int, numbers: Numbers
+        self,
+        bus: Bus,
+        life: Life,
+        recipe: Recipe,
+        *,
+        window: int,
+        numbers: Numbers,
+        held_out: HeldOut | None = None,
     ) -> None:
         """`recipe` makes the prompts; `window` is the number of groups that may be alive."""
+        self._held_out = held_out
         self._bus, self._life, self._recipe = bus, life, recipe
         self._window, self._numbers = window, numbers
         self._end, self._cursor = recipe.end, 0
@@ -58,6 +68,8 @@ class Prompting:
                 self._life.reborn()
             with self._numbers.clock("busy"):
                 waiting_for = self._admit()
+                if self._held_out:
+                    self._held_out.admit()
             if waiting_for:
                 with self._numbers.clock("idle", waiting_for):
                     time.sleep(LOOK_AGAIN_SECONDS if waiting_for == END else RETRY_SECONDS)
@@ -140,4 +152,19 @@ def build(run: Run, bus: Bus, life: Life, metrics: Metrics) -> Prompting:
         recipe = Recipe(
             dataset, run=run, encode=tokenizer.encode, context=context_length(run.model.path)
         )
-    return Prompting(bus, life, recipe, window=run.window, numbers=Numbers(metrics))
+        held_out = _held_out(run, bus, tokenizer)
+    return Prompting(
+        bus, life, recipe, window=run.window, numbers=Numbers(metrics), held_out=held_out
+    )
+
+
+def _held_out(run: Run, bus: Bus, tokenizer: Tokenizer) -> HeldOut | None:
+    if run.evaluation is None or not meanwhile(run):
+        return None
+    at = "evaluation.data"
+    dataset: Dataset = make(DATASETS, run.evaluation.data, at=at)
+    tokenizer.check(_first(dataset))
+    context = context_length(run.model.path)
+    recipe = Recipe(dataset, run=run, encode=tokenizer.encode, context=context, at=at)
+    prompts = HeldOutRecipe(recipe, run, run.evaluation, examples=len(dataset))
+    return HeldOut(bus, prompts, size=prompts.size)

@@ -120,6 +120,10 @@ class Checkpoints:
         """A score of this version is to come: its checkpoint stays until then, or a restart."""
         self._held.add(version)
 
+    def release(self, version: int) -> None:
+        """No score will come any more of this version, or of any before it."""
+        self._held = {held for held in self._held if held > version}
+
     def score(self, version: int, score: float) -> None:
         """How good a version is, higher is better; the best one's checkpoint stays."""
         scores = _scores(self.folder) | {version: score}

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from pipeline import disk
 from pipeline.clock import Clock
+from pipeline.grades import Point
 from pipeline.ledger import FLAWS
 from pipeline.metrics import Metrics
 from pipeline.protocols import SINKS
@@ -100,6 +101,7 @@ class Numbers:
             one.key: metrics.gauge_by(one.noun, one.text, steps=LAG_BUCKETS) for one in SHOWN_BY_LAG
         }
         self.rewards = metrics.curve("reward")
+        self._declare_held_out(metrics)
         self.least_share = metrics.gauge_by(
             "least_share_ratio",
             "Share of the trained members over share of the sampled ones, of the task or length "
@@ -120,6 +122,20 @@ class Numbers:
         self.refused_tokens = metrics.counter_by(
             "refused_tokens", "Tokens not trained.", reason=REASONS
         )
+
+    def _declare_held_out(self, metrics: Metrics) -> None:
+        self.held_out = metrics.gauge_by(
+            "held_out_ratio",
+            "Of the last evaluation: mean outcome of samples, of greedy answers, and the share of "
+            "held-out prompts that any sample got right; 0 before the first.",
+            kind=("sampled", "greedy", "passed"),
+        )
+
+    def evaluated(self, point: Point) -> None:
+        """An evaluation is complete."""
+        values = {"sampled": point.sampled, "greedy": point.greedy, "passed": point.passed}
+        for kind, value in values.items():
+            self.held_out.labels(kind=kind).set(value)
 
     def _declare_files(self, metrics: Metrics) -> None:
         self.sink_missed = metrics.counter_by(

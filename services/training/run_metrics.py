@@ -14,7 +14,17 @@ from pipeline.bus.bus import Bus
 from pipeline.ledger import FATES, GENERATED, Sum, in_flight
 from pipeline.metrics import Metrics
 from pipeline.protocols import DEVICES
-from pipeline.watch import SERVICES, Seen, Snapshot, by_label, imbalance, newest, processes, total
+from pipeline.watch import (
+    SERVICES,
+    Evaluation,
+    Seen,
+    Snapshot,
+    by_label,
+    imbalance,
+    newest,
+    processes,
+    total,
+)
 
 PLACES = ("prompts", "open", "groups")
 WAYS = ("flight", "queue")
@@ -69,6 +79,12 @@ class RunNumbers:
         self.processes = metrics.gauge_by(
             "processes", "Processes that have not said goodbye.", service=SERVICES, state=STATES
         )
+        self.left = metrics.gauge(
+            "evaluation_left_groups", "Held-out groups of an evaluation that have no end yet."
+        )
+        self.idle = metrics.gauge(
+            "evaluation_idle_seconds", "Since one of them was admitted or ended; 0: there is none."
+        )
         self.used = metrics.gauge("redis_used_bytes", "Memory that Redis uses.")
         self.limit = metrics.gauge("redis_limit_bytes", "Its maxmemory; 0: none.")
 
@@ -110,6 +126,7 @@ class RunNumbers:
             lags = Counter({max(0, state.step - at): n for at, n in started.items()})
             self.lag_mean.labels(way=way).set(_mean(lags))
             self.lag_max.labels(way=way).set(max(lags, default=0))
+        self._observe_evaluation(snapshot.evaluation)
         self._observe_processes(newest(snapshot.beats))
         self._observe_ledger(snapshot)
 
@@ -118,6 +135,10 @@ class RunNumbers:
         self.lag_limit.set(snapshot.lag_max)
         for place in PLACES:
             self.places.labels(place=place).set(getattr(snapshot.places, place))
+
+    def _observe_evaluation(self, standing: Evaluation) -> None:
+        self.left.set(standing.left)
+        self.idle.set(standing.idle_seconds if standing.version >= 0 else 0.0)
 
     def _observe_processes(self, seen: Iterable[Seen]) -> None:
         states, leases = Counter[tuple[str, str]](), Counter[str]()

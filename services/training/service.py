@@ -8,15 +8,19 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from pipeline import plugins
 from pipeline.bus.bus import Bus
 from pipeline.errors import Gone
+from pipeline.grades import Point, meanwhile
 from pipeline.ledger import Sum
 from pipeline.life import Life
 from pipeline.metrics import Metrics
 from pipeline.model.load import DTYPES
 from pipeline.protocols import TRANSPORTS, Backend, Transport
 from pipeline.run import Run
+from pipeline.watch import Snapshot
 from pipeline.watch.waits import GROUPS, OLDER_GROUPS
 from pipeline.weights.publisher import Publisher
 from services.training.batch import Batch
@@ -25,6 +29,7 @@ from services.training.checkpoints import Checkpoints
 from services.training.considered import ZERO_SIGNAL
 from services.training.ending import Ending, hopeless, left
 from services.training.epochs import Claim, await_former, claim
+from services.training.evaluations import Evaluations
 from services.training.imitation import Examples, examples_of
 from services.training.journal import Journal, step_line
 from services.training.metrics import Numbers
@@ -80,6 +85,7 @@ class Training:
         numbers: Numbers,
         window: int,
         examples: Examples | None = None,
+        evaluations: Evaluations | None = None,
     ) -> None:
         """`window` is what is in force now."""
         self.settings, self.bus, self.backend = run, bus, backend
@@ -87,7 +93,8 @@ class Training:
         self.records, self.checkpoints = records, checkpoints
         self.life, self.numbers, self.clock = life, numbers, numbers.clock
         self.pool, self.claimed, self.epoch = pool, claimed, claimed.epoch
-        self.examples = examples
+        self.examples, self.evaluations = examples, evaluations
+        self.held_out: Point | None = None  # an evaluation that no line tells of yet
         self.committed, self.optimizer_step, self.version = standing
         self.starvation = Starvation(members=run.groups.members)
         steered, per_step = run.lag.control, run.groups.per_step
@@ -170,6 +177,9 @@ class Training:
             line |= {"batch": self.committed, "step": self.optimizer_step, "version": self.version}
             line["generated_tokens"] = self.bus.generated_tokens()
             line["window"] = self.steer(line)
+            if self.held_out:
+                line["held_out"] = msgspec.to_builtins(self.held_out, str_keys=True)
+                self.held_out = None
             self.journal.write(line)
             self.numbers.observe(line)
             log.info(
@@ -192,7 +202,9 @@ class Training:
 
     def checkpoint(self, *, last: bool = False) -> None:
         """Where a trainer that follows begins, every so many batches."""
-        if not last and self.committed % self.settings.training.checkpoint_every:
+        if is_graded := self.is_graded():
+            self.checkpoints.hold(self.version)
+        if not (last or is_graded) and self.committed % self.settings.training.checkpoint_every:
             return
         with self.clock("other"), self.life.long(None, LONGEST_ACT_SECONDS):
             self.checkpoints.write(mark(self.settings, self.standing), epoch=self.epoch)
@@ -215,10 +227,28 @@ class Training:
             if time.monotonic() >= self.expire_at:
                 self.expire_at = time.monotonic() + EXPIRE_SECONDS
                 self.bus.groups.expire(self.life.boot, batch=self.committed)
-                if ending := hopeless(self.bus.snapshot().beats):
+                snapshot = self.bus.snapshot()
+                if ending := hopeless(snapshot.beats):
                     self.finish(ending)
+                self.note(snapshot)
         except Gone:
             self.life.reborn()
+
+    def is_graded(self) -> bool:
+        """Whether the version is to be evaluated while the run goes on."""
+        every = meanwhile(self.settings)
+        return every > 0 and self.version % every == 0
+
+    def note(self, snapshot: Snapshot) -> None:
+        """What an evaluation found, once it is complete: for the next line, and the checkpoints."""
+        if self.evaluations is None:
+            return
+        if point := self.evaluations.look(snapshot):
+            self.held_out = point
+            self.numbers.evaluated(point)
+            self.checkpoints.score(point.version, point.sampled)
+        few_ago = self.version - 2 * meanwhile(self.settings) - 1
+        self.checkpoints.release(max(snapshot.evaluation.last, few_ago))
 
     def look(self) -> bool:
         """What is ready now; False where the server was put back, and had to be told again."""
@@ -348,6 +378,7 @@ def build(run: Run, bus: Bus, *, life: Life, metrics: Metrics) -> Training:
         numbers=numbers,
         window=bus.snapshot().window if run.lag.control else run.window,
         examples=examples,
+        evaluations=_evaluations(run, bus, claimed.epoch),
     )
 
 
@@ -393,3 +424,9 @@ def _pool(run: Run, bus: Bus, parts: Parts, *, claimed: Claim, standing: Standin
         streams=coefficients(run.objective),
         treatment=treatment(run),
     )
+
+
+def _evaluations(run: Run, bus: Bus, epoch: int) -> Evaluations | None:
+    if run.evaluation is None or not meanwhile(run):
+        return None
+    return Evaluations(bus, run.folder, epoch, members=run.evaluation.members)

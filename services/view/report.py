@@ -32,6 +32,11 @@ class Point(Struct, frozen=True, kw_only=True):
     sampled: float | None = None
     sampled_error: float | None = None
     greedy: float | None = None
+    pass_at: dict[int, float] = {}
+
+
+class _Points(Struct, frozen=True):
+    points: list[Point]
 
 
 class Report(Struct, frozen=True, kw_only=True):
@@ -108,8 +113,8 @@ def read_points(path: Path) -> list[Point]:
     if not path.exists():
         return []
     try:
-        points = msgspec.json.decode(path.read_bytes(), type=dict[str, list[Point]])["points"]
-    except (msgspec.MsgspecError, KeyError) as exc:
+        points = msgspec.json.decode(path.read_bytes(), type=_Points).points
+    except msgspec.MsgspecError as exc:
         log.warning("file=%s cannot be read: %r", path, exc)
         return []
     return sorted(points, key=lambda point: point.version)

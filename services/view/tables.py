@@ -68,11 +68,14 @@ def evaluation(report: Report) -> str:
     """The held-out points as a table."""
     if not report.evaluation:
         return ""
-    names = ("version", "step", "seconds", "sampled", "greedy")
+    ks = sorted({k for point in report.evaluation for k in point.pass_at} - {1})
+    names = ("version", "step", "seconds", "sampled", "greedy", *(f"pass@{k}" for k in ks))
     rows = "".join(
         f'<tr><td class="n">{p.version}</td><td class="n">{p.step}</td>'
         f'<td class="n">{p.seconds:.1f}</td><td class="n">{_sampled(p)}</td>'
-        f'<td class="n">{percent(p.greedy)}</td></tr>'
+        f'<td class="n">{percent(p.greedy)}</td>'
+        + "".join(f'<td class="n">{percent(p.pass_at.get(k))}</td>' for k in ks)
+        + "</tr>"
         for p in report.evaluation
     )
     return f"<table>{_heads(*((name, 'n') for name in names))}{rows}</table>"

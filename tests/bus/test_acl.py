@@ -150,13 +150,18 @@ def _look(bus: Bus) -> None:
 
 
 def _spoil(acts: Acts) -> None:
-    """A group without a single score: its scorers end it."""
+    """A group without a single score: its scorers end it. One that an engine ends."""
     engine, scorer = acts.engine("first:1"), acts.scorer("strict:1")
     acts.admit(1)
     acts.deliver_all(engine, acts.take(engine))
     one, *others = acts.draw(scorer)
     acts.bus.completions.fail(scorer, one, "for a test")
     assert set(acts.score(scorer, others, error="for a test")) == {"ok"}
+    acts.admit(1)
+    [lease] = acts.take(engine)
+    acts.deliver(engine, lease, 0)
+    acts.score(scorer, acts.draw(scorer))
+    acts.bus.prompts.fail(engine, lease, "for a test")
 
 
 def _refused(admin: redis.Redis) -> list[str]:

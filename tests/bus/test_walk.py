@@ -1,7 +1,7 @@
 """A random walk: some thousand acts by boots that die, freeze and repeat themselves.
 
 Whatever the order, each group alive is in one place, each token in one place of the ledger, and no
-member is committed twice.
+member is committed twice. Evaluations go on beside them, each on the weights that it is pinned to.
 """
 
 from __future__ import annotations
@@ -12,27 +12,32 @@ from collections.abc import Callable
 
 import pytest
 from acts import TRAINER, Acts, balance, completion, prefix
+from msgspec.structs import replace
 
+from pipeline.bus.evaluations import group_name
 from pipeline.bus.leases import Answerable, Lease
 from pipeline.errors import Gone
 from pipeline.ledger import Sum
 from pipeline.messages import Group, Score, Span, Work
 
 ACTS = 2500
+HELD_OUT = 3
 
 
 class Engine:
-    """A boot of inference; `tokens` is how far each of its members has come, as spans."""
+    """A boot of inference; `spans` is how far each of its members has come. It keeps the weights of
+    version `pinned` for an evaluation."""
 
     def __init__(self, boot: str) -> None:
-        self.boot, self.version = boot, -1
+        self.boot, self.version, self.pinned = boot, -1, -1
         self.leases: list[Lease[Work]] = []
         self.spans: dict[tuple[str, int], tuple[Span, ...]] = {}
 
     def grow(self, lease: Lease[Work], m: int, tokens: int) -> tuple[Span, ...]:
         saved = lease.work.prefixes.get(m)
         old = self.spans.get((lease.group, m), saved.spans if saved else ())
-        new = (*old, Span(self.version, tokens, self.boot))
+        pin = lease.work.prompt.pin
+        new = (*old, Span(self.version if pin is None else pin, tokens, self.boot))
         self.spans[lease.group, m] = new
         return new
 
@@ -47,6 +52,8 @@ class Walk:
         self.committed: Counter[tuple[str, int]] = Counter()
         self.delivered: set[tuple[str, int]] = set()
         self.repeats: list[Callable[[], object]] = []
+        self.graded: dict[int, int] = {}
+        self.forgone = 0
         acts.wake(TRAINER, 60)
         for _ in range(3):
             self.new_engine()
@@ -73,6 +80,8 @@ class Walk:
                 == "ok"
             )
             engine.version = self.version
+        if engine.pinned <= self.acts.bus.snapshot().evaluation.last:
+            engine.pinned = self.version
 
     # One act each; `step` chooses.
 
@@ -91,8 +100,38 @@ class Walk:
             engine.leases = self.rng.sample(engine.leases, len(engine.leases) // 2)
         held = [lease.entry for lease in engine.leases]
         engine.leases += self.acts.bus.prompts.take(
-            engine.boot, version=engine.version, held=held, count=self.rng.randint(1, 4)
-        ).leases
+            engine.boot, version=engine.version, held=held, count=self.rng.randint(1, 4),
+            pin=engine.pinned, pinned_count=self.rng.randint(0, 2),
+        ).leases  # fmt: skip
+
+    def evaluate(self) -> None:
+        """Prompting's: some more held-out groups, of a version that an engine keeps."""
+        standing = self.acts.bus.snapshot().evaluation
+        version = standing.version
+        if version < 0:
+            version = self.rng.choice(self.engines).pinned
+        first = standing.cursor if standing.version >= 0 else 0
+        prompts = [
+            replace(self.acts.prompt(n), group=group_name(version, n), seq=n, pin=version)
+            for n in range(first, min(HELD_OUT, first + self.rng.randint(1, 4)))
+        ]
+        self.twice(
+            lambda: self.acts.bus.evaluations.admit(
+                prompts, version=version, size=HELD_OUT, first=first
+            )
+        )
+
+    def note(self) -> None:
+        """The trainer's: what is complete is noted, and what nobody can do is given up."""
+        standing, desk = self.acts.bus.snapshot().evaluation, self.acts.bus.evaluations
+        if standing.is_complete:
+            graded = desk.graded()
+            assert sorted(graded.outcomes) == [*range(HELD_OUT)]
+            self.graded[standing.version] = self.graded.get(standing.version, 0) + 1
+            self.twice(lambda: desk.conclude(1, standing.version))
+        elif standing.version >= 0 and standing.version not in {e.pinned for e in self.engines}:
+            self.forgone += 1
+            desk.forgo(1, standing.version)
 
     def save(self) -> None:
         if found := self.some_member(self.engines):
@@ -209,7 +248,8 @@ class Walk:
         acts = {
             self.admit: 6, self.take: 10, self.save: 8, self.deliver: 25, self.draw: 12,
             self.score: 25, self.give_back: 1, self.fail: 1, self.kill: 2, self.freeze: 1,
-            self.expire: 1, self.commit: 6, self.turn: 3, self.repeat: 8,
+            self.evaluate: 3, self.note: 3, self.expire: 1, self.commit: 6, self.turn: 3,
+            self.repeat: 8,
         }  # fmt: skip
         [act] = self.rng.choices(list(acts), list(acts.values()))
         act()
@@ -229,6 +269,7 @@ class Walk:
             held["members"] += sum(k[:2] == b"c:" for k in fields)
         assert not places, "a ticket of a group that is not alive"
         assert balance(self.acts.ledger()) == (held["members"], held["tokens"])
+        assert self.acts.bus.audit().faults == (), "of held-out groups as well"
 
 
 def _sum(group: Group) -> Sum:
@@ -257,6 +298,9 @@ def test_no_order_of_acts_loses_a_token_or_commits_a_member_twice(
     walk.audit()
     snapshot = acts.bus.snapshot()
     assert snapshot.places.alive == 0 and balance(snapshot.ledger) == (0, 0)
+    assert snapshot.evaluation.alive == 0 and balance(snapshot.evaluation.ledger) == (0, 0)
+    assert {"trained", "stale"}.isdisjoint(snapshot.evaluation.ledger)
+    assert set(walk.graded.values()) == {1} and walk.forgone > 0
     assert set(walk.committed.values()) == {1}
     assert set(walk.committed) <= walk.delivered
     assert snapshot.state.cursor > 30 and snapshot.state.batch == walk.batch > 10

@@ -109,6 +109,7 @@ class Running:
         *,
         steps: int | None = None,
         wrong: dict[int, int] | None = None,
+        evaluate_every: int = 0,
     ) -> None:
         self.metrics = Metrics("inference")
         self.bus = Bus.connect(plant.url, plant.run)
@@ -116,7 +117,12 @@ class Running:
         self.engine = Paced(boot=self.life.boot, steps=steps)
         self.engine.wrong_flips |= wrong or {}
         self.service = Inference(
-            self.bus, self.engine, NoTransport(), life=self.life, numbers=Numbers(self.metrics)
+            self.bus,
+            self.engine,
+            NoTransport(),
+            life=self.life,
+            numbers=Numbers(self.metrics),
+            evaluate_every=evaluate_every,
         )
         self.error: BaseException | None = None
         self.life.start()

@@ -12,10 +12,11 @@ from msgspec.structs import replace
 
 from pipeline.config import load
 from pipeline.errors import ConfigError, SluiceError
+from pipeline.grades import KeptVersion, summary
 from pipeline.messages import Sampling
 from pipeline.run import Run
-from services.inference.evaluation import evaluate, kept_versions
-from services.inference.grading import Grader, KeptVersion, summary
+from services.inference.evaluation import evaluate, known_versions
+from services.inference.grading import Grader
 
 MODEL = Path(__file__).resolve().parents[2] / "examples" / "demo" / "model"
 KEPT = KeptVersion(version=3, step=2, seconds=1.5, path=str(MODEL))
@@ -97,7 +98,7 @@ def test_what_is_not_kept_is_not_graded(folder: Path, text: str | None, told: st
         (folder / "weights").mkdir()
         (folder / "weights" / "kept.jsonl").write_text(text)
     with pytest.raises(ConfigError, match=told):
-        kept_versions(folder)
+        known_versions(folder)
 
 
 def test_a_mistake_is_told_once_before_any_process_is_started(folder: Path) -> None:
@@ -115,13 +116,13 @@ def test_the_error_is_that_of_the_prompts_means() -> None:
     """Answers to one prompt are alike: 8 of them from 2 prompts are 2 samples and not 8."""
     made = point([[1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0]], [[1.0], [0.0]])
     assert made["sampled"] == 0.5 and made["sampled_error"] == pytest.approx(0.5)
-    assert made["zero_signal"] == 1.0 and made["pass_at_k"] == 0.5
+    assert made["zero_signal"] == 1.0 and made["pass_at"] == {1: 0.5, 2: 0.5}
 
 
 def test_faults_are_left_out_of_every_mean_and_counted() -> None:
     made = point([[1.0, None], [0.0, 1.0], [None, None]], [[1.0], [None], [1.0]])
     assert made["sampled"] == 0.75 and made["greedy"] == 1.0
-    assert made["pass_at_k"] == 1.0 and made["zero_signal"] == 0.5
+    assert made["pass_at"] == {1: 0.75, 2: 1.0} and made["zero_signal"] == 0.5
     assert made["errors"] == 4 and made["prompts"] == 3
     told = summary(KEPT, [[1.0, None]], [[1.0]], members=2).sentence()
     assert "answers without a verdict: 1)" in told and "±" not in told

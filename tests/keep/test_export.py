@@ -25,6 +25,7 @@ from pipeline.errors import ConfigError, SluiceError
 from pipeline.model.tokens import Tokenizer
 from pipeline.run import Run
 from services.keep.export import export
+from services.keep.sources import best_of
 from services.training.backends.torch import TorchBackend
 
 DEMO = Path(__file__).parents[2] / "examples" / "demo" / "model"
@@ -308,3 +309,19 @@ def test_a_checkpoint_that_goes_while_it_is_read_is_no_loss(here: Path) -> None:
     thread.join()
     assert {float(t[0]) for t in load_file(out / "model.safetensors").values()} == {2.0}
     assert not (out / "0000").exists() and not [*here.glob(".out*")]
+
+
+@pytest.mark.parametrize("best", [4, 9])
+def test_the_best_is_the_one_that_was_graded_best(here: Path, best: int) -> None:
+    models = {version: trained(version) for version in (4, 9)}
+    for version, model in models.items():
+        keep(model, version)
+    held_out = Path("runs/run/evaluation.json")
+    held_out.write_text(json.dumps({"points": [], "best": best}))
+    folder = export(a_run(here, dtype="float32"), best=True)
+    assert equal(loaded(folder).state_dict(), cast(models[best], torch.float32))
+    with pytest.raises(ConfigError, match="excludes --version"):
+        best_of(held_out.parent, 4)
+    held_out.unlink()
+    with pytest.raises(ConfigError, match="nothing was graded"):
+        best_of(held_out.parent)

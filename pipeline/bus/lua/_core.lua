@@ -25,9 +25,22 @@ local function fence(epoch)
   if at < tonumber(epoch) then return 'leaderless' end
 end
 
-local function book(fate, members, tokens)
-  if members ~= 0 then redis.call('HINCRBY', P .. 'led', fate .. '|members', members) end
-  if tokens ~= 0 then redis.call('HINCRBY', P .. 'led', fate .. '|tokens', tokens) end
+-- Held-out groups are named eval/VERSION/INDEX. What the window is for others (tickets, places,
+-- ledger) they have for themselves, in keys under eval:.
+local EVAL = 'eval:'
+
+local function pin_of(gid)
+  return string.match(gid, '^eval/(%d+)/')
+end
+
+local function lane_of(gid)
+  return gid and pin_of(gid) and EVAL or ''
+end
+
+local function book(fate, members, tokens, gid)
+  local led = P .. lane_of(gid) .. 'led'
+  if members ~= 0 then redis.call('HINCRBY', led, fate .. '|members', members) end
+  if tokens ~= 0 then redis.call('HINCRBY', led, fate .. '|tokens', tokens) end
 end
 
 -- Lua's unpack fails at 8,000 values.

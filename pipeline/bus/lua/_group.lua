@@ -2,7 +2,7 @@
 --
 -- Group: open -> ready -> closed, or open -> closed. Member (field m:M): absent = to do, then
 -- delivered -> scored | spoilt, or failed. Fields of a member M: c: completion, r: score,
--- f: why it failed, x: the fate that its failure means, u: tokens booked as generated that have no
+-- o: the outcome of a held-out one, f: why it failed, x: the fate that its failure means, u: tokens booked as generated that have no
 -- fate yet, t: its ticket, p:M:K saved chunks, i: next K, q: tokens in them, l: lone strikes. Where a
 -- field F of cargo (c:, r:, p:) only refers to it, b:F names the pieces.
 -- Marks outlive the group: d:M:BOOT reply to a delivery, s:M:K who saved a chunk, v:M:BOOT tokens
@@ -73,10 +73,14 @@ local function settle_ticket(stream, entry)
   redis.call('XDEL', P .. stream, entry)
 end
 
+local function prompts_of(gid)
+  return lane_of(gid) .. 'prompts'
+end
+
 local function settle_prompt(gid)
   local entry = group_get(gid, 'ticket')
   if entry then
-    settle_ticket('prompts', entry)
+    settle_ticket(prompts_of(gid), entry)
     forget(gid, { 'ticket', 'progress', 'lone' })
   end
 end
@@ -116,8 +120,15 @@ local function holding(found, m)
   return found['c:' .. m] and 1 or 0, tonumber(found['u:' .. m] or 0)
 end
 
-local function book_member(found, m, fate)
-  book(found['x:' .. m] or fate, holding(found, m))
+-- A held-out member that is scored was graded, whatever becomes of its group, unless that is cancelled.
+local function is_graded(gid, found, m, fate)
+  return pin_of(gid) and found['m:' .. m] == 'scored' and fate ~= 'cancelled'
+end
+
+local function book_member(gid, found, m, fate)
+  local members, tokens = holding(found, m)
+  if is_graded(gid, found, m, fate) then fate = 'graded' end
+  book(found['x:' .. m] or fate, members, tokens, gid)
 end
 
 -- What the sums name and the hash lacks was generated as well; the rest was superseded. Replies how
@@ -161,7 +172,7 @@ end
 local function book_group(gid, found, fate, sums)
   local members, tokens = 0, 0
   for m = 0, found.n - 1 do
-    if not sums then book_member(found, m, fate) end
+    if not sums then book_member(gid, found, m, fate) end
     local delivered, held = holding(found, m)
     members, tokens = members + delivered, tokens + held
   end
@@ -180,12 +191,27 @@ local function is_kept(name)
   return KEPT[name] or MARKS[string.sub(name, 1, 2)]
 end
 
+-- A held-out group leaves the outcomes of its members, and whose engines they came from.
+local function note_outcomes(gid, found, fate)
+  local outcomes, out = {}, P .. EVAL .. 'out'
+  for m = 0, found.n - 1 do
+    outcomes[m + 1] = is_graded(gid, found, m, fate) and found['o:' .. m] or 'null'
+  end
+  redis.call('HSET', out, found.seq, '[' .. table.concat(outcomes, ',') .. ']')
+  for name, said in pairs(found) do
+    local boot = string.match(name, '^d:%d+:(.+)$')
+    if boot and said == 'ok' then redis.call('HSET', out, 'boot:' .. boot, 1) end
+  end
+  redis.call('HSET', P .. EVAL .. 'state', 'moved', now_ms())
+end
+
 -- Closes a group that is alive: as one fate, or with the sums of the trainer.
 local function close(gid, fate, sums)
   local found, fields = look(gid), {}
   turn(gid, found.state, 'closed')
   book_group(gid, found, fate, sums)
-  if found.ticket then settle_ticket('prompts', found.ticket) end
+  if pin_of(gid) then note_outcomes(gid, found, fate) end
+  if found.ticket then settle_ticket(prompts_of(gid), found.ticket) end
   redis.call('ZREM', P .. 'groups', gid)
   for name, value in pairs(found) do
     local kind = string.sub(name, 1, 2)
@@ -194,7 +220,7 @@ local function close(gid, fate, sums)
     if not is_kept(name) then fields[#fields + 1] = name end
   end
   forget(gid, fields)
-  redis.call('ZREM', P .. 'live', gid)
+  redis.call('ZREM', P .. lane_of(gid) .. 'live', gid)
   redis.call('ZREM', P .. 'due', gid)
   redis.call('EXPIRE', hash_of(gid), TOMBSTONE_SECONDS)
 end
@@ -211,8 +237,10 @@ local function shelve(gid, start, seq)
   redis.call('ZADD', P .. 'groups', string.format('%.0f', start * 2 ^ 32 + seq), gid)
 end
 
--- Ready with what is scored, the rest with this fate; without a single score it is closed as failed.
+-- Ready with what is scored, the rest with this fate; without a single score it is closed as failed,
+-- and so is a held-out group, whose scores are all that there is to know of it.
 local function release(gid, fate)
+  if pin_of(gid) then return close(gid, 'failed') end
   local found, scored = look(gid), 0
   for m = 0, found.n - 1 do
     if found['m:' .. m] == 'scored' then scored = scored + 1 end
@@ -222,7 +250,7 @@ local function release(gid, fate)
   settle_prompt(gid)
   for m = 0, found.n - 1 do
     if found['m:' .. m] ~= 'scored' then
-      book_member(found, m, fate)
+      book_member(gid, found, m, fate)
       note_spent(gid, found, m, fate)
       settle_completion(gid, m)
       forget_chunks(gid, m)
@@ -248,7 +276,7 @@ end
 -- release.
 local function after_change(gid)
   local members = statuses(gid)
-  if is_released(gid, members) then return release(gid, 'surplus') end
+  if not pin_of(gid) and is_released(gid, members) then return release(gid, 'surplus') end
   if all(members, function(s) return s ~= false end) then settle_prompt(gid) end
   if all(members, function(s) return OVER[s] end) then release(gid, 'cut') end
 end

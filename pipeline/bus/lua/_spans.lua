@@ -14,6 +14,15 @@ local function are_proven(spans)
   return true
 end
 
+-- A held-out member is of one version throughout, or it says nothing of any.
+local function are_pinned(gid, spans)
+  local pin = pin_of(gid)
+  for _, span in ipairs(spans) do
+    if pin and span.version ~= pin then return false end
+  end
+  return true
+end
+
 -- Tokens in all spans, and those that each boot made.
 local function count_tokens(spans)
   local tokens, made = 0, {}

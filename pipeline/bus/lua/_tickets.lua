@@ -4,6 +4,17 @@ local POOL = 'pool'
 local MAX_STRIKES, LONE_FROM, RECLAIM_LIMIT = 3, 2, 100
 local POOL_PAGE, POOL_PAGES = 50, 20
 
+-- An entry that left here says which lane it is of, since ids of two streams may be equal.
+local function locate(stream, entry)
+  local id = string.match(entry, '^' .. EVAL .. '(.+)$')
+  if id then return EVAL .. stream, id end
+  return stream, entry
+end
+
+local function lane_of_stream(stream)
+  return string.sub(stream, 1, #EVAL) == EVAL and EVAL or ''
+end
+
 local function ticket_body(stream, entry)
   local found = redis.call('XRANGE', P .. stream, entry, entry)
   if #found == 0 then return nil end
@@ -19,13 +30,17 @@ local function reissue_one(stream, gid, field, ...)
 end
 
 local function reissue(stream)
-  for _, gid in ipairs(redis.call('ZRANGE', P .. 'live', 0, -1)) do
-    if stream == 'prompts' then
-      reissue_one(stream, gid, 'ticket')
-    else
-      for m = 0, group_number(gid, 'n') - 1 do reissue_one(stream, gid, 't:' .. m, 'm', m) end
+  local function reissue_of(lane)
+    for _, gid in ipairs(redis.call('ZRANGE', P .. lane .. 'live', 0, -1)) do
+      if stream == lane .. 'prompts' then
+        reissue_one(stream, gid, 'ticket')
+      elseif stream == 'completions' then
+        for m = 0, group_number(gid, 'n') - 1 do reissue_one(stream, gid, 't:' .. m, 'm', m) end
+      end
     end
   end
+  reissue_of('')
+  reissue_of(EVAL)
 end
 
 -- [[owner, number of tickets], …] of all owners that hold any.
@@ -111,10 +126,10 @@ end
 -- A lost reply must not leak: what is pending and not held goes back. Returns how many tickets
 -- are in hand, and whether one of them must stay alone.
 local function check_hands(stream, boot, held)
-  local num_held, lone = 0, false
+  local num_held, lone, lane = 0, false, lane_of_stream(stream)
   for _, row in ipairs(pending_of(stream, boot, 5000)) do
     local strikes = tonumber(row[4]) - 1
-    if held[row[1]] then
+    if held[lane .. row[1]] then
       num_held = num_held + 1
       lone = lone or strikes >= LONE_FROM
     else

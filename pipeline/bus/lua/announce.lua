@@ -18,14 +18,15 @@ if version <= newest or version < tonumber(ARGV[3]) then return 'old' end
 redis.call('HSET', ver, version .. '|step', ARGV[4], version .. '|print', ARGV[5], 'manifest', ARGV[6])
 redis.call('HSET', P .. 'state', 'version', version)
 
--- Old versions go, unless a group that is alive may name them.
+-- Old versions go, unless a group that is alive may name them, or an evaluation is pinned to them.
 local first = redis.call('ZRANGE', P .. 'live', 0, 0, 'WITHSCORES')
 local floor = tonumber(first[2] or 9e15)
 local oldest = tonumber(state_of('oldest'))
+local pinned = tonumber(redis.call('HGET', P .. 'eval:state', 'version') or -1)
 local last = math.min(version - KEEP_VERSIONS, oldest + MOST_AT_ONCE)
 while oldest < last do
   local step = tonumber(redis.call('HGET', ver, oldest .. '|step') or -1)
-  if step >= floor then break end
+  if step >= floor or oldest == pinned then break end
   redis.call('HDEL', ver, oldest .. '|step', oldest .. '|print')
   redis.call('DEL', P .. 'proof:' .. oldest)
   oldest = oldest + 1

@@ -1,14 +1,15 @@
 #!lua flags=no-writes,allow-oom
 --include _core _boots _blobs _group
--- Where to go on in the groups alive ('' = done), then in prompts, completions, groups; how many at
--- most of each. Read-only. What one call says of a group was true at one moment.
--- Replies [where to go on], [number of groups in prompts, open, groups], [members, tokens held],
--- faults, ledger, [groups alive, started, overdue], waits, leases.
+-- Where to go on in the groups alive ('' = done), then in prompts, completions, groups, held-out groups
+-- and their prompts; how many at most of each. Read-only. What one call says of a group was true at one moment.
+-- Replies [where to go on], [number of groups in prompts, open, groups], [members, tokens held, and
+-- those of held-out groups], faults, ledger, [groups alive, started, overdue], waits, leases, …, the
+-- ledger of held-out groups.
 local MOST_FAULTS = 20
-local limit, faults = tonumber(ARGV[5]), {}
-local places, held = { 0, 0, 0 }, { 0, 0 }
-local at = { ARGV[1], ARGV[2], ARGV[3], ARGV[4] }
-local NUMBER = { prompts = 2, completions = 3 }
+local limit, faults = tonumber(ARGV[7]), {}
+local places, held = { 0, 0, 0 }, { 0, 0, 0, 0 }
+local at = { ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6] }
+local NUMBER = { prompts = 2, completions = 3, [EVAL .. 'prompts'] = 6 }
 
 local function fault(...)
   if #faults < MOST_FAULTS then faults[#faults + 1] = table.concat({ ... }) end
@@ -30,14 +31,14 @@ local function audit_open(gid, found)
       fault('member ', m, ' of group ', gid, ' is ', status or 'to do', ' and its ticket says otherwise')
     end
   end
-  if (todo > 0) ~= names_of(gid, 'prompts', found.ticket) then
+  if (todo > 0) ~= names_of(gid, prompts_of(gid), found.ticket) then
     fault('group ', gid, ' has ', todo, ' members to do and its ticket says otherwise')
   end
   if redis.call('ZSCORE', P .. 'groups', gid) then
     fault('group ', gid, ' is open and waits for training')
   end
   local place = todo > 0 and 1 or 2
-  places[place] = places[place] + 1
+  if not pin_of(gid) then places[place] = places[place] + 1 end
 end
 
 local function audit_ready(gid, found)
@@ -69,14 +70,15 @@ local function audit_group(gid)
   audit_blobs(gid, found)
   for m = 0, found.n - 1 do
     local members, tokens = holding(found, m)
-    held[1], held[2] = held[1] + members, held[2] + tokens
+    local first = pin_of(gid) and 3 or 1
+    held[first], held[first + 1] = held[first] + members, held[first + 1] + tokens
   end
 end
 
-local function audit_alive()
-  local after, rows = unpack(redis.call('ZSCAN', P .. 'live', at[1], 'COUNT', limit))
+local function audit_alive(number, live)
+  local after, rows = unpack(redis.call('ZSCAN', P .. live, at[number], 'COUNT', limit))
   for i = 1, #rows, 2 do audit_group(rows[i]) end
-  at[1] = after == '0' and '' or after
+  at[number] = after == '0' and '' or after
 end
 
 -- A ticket whose group is closed, or has another: somebody's work would be thrown away.
@@ -85,7 +87,7 @@ local function audit_stream(stream, field_of)
   local rows = redis.call('XRANGE', P .. stream, at[number], '+', 'COUNT', limit)
   for _, row in ipairs(rows) do
     local gid, m = row[2][2], row[2][4]
-    if group_get(gid, field_of(m)) ~= row[1] or not redis.call('ZSCORE', P .. 'live', gid) then
+    if group_get(gid, field_of(m)) ~= row[1] or not redis.call('ZSCORE', P .. lane_of(gid) .. 'live', gid) then
       fault('ticket ', row[1], ' of ', stream, ' names group ', gid, ', which does not name it')
     end
   end
@@ -121,10 +123,12 @@ local function leases(stream)
   return not seen.err and seen[4] or {}
 end
 
-if at[1] ~= '' then audit_alive() end
+if at[1] ~= '' then audit_alive(1, 'live') end
 if at[2] ~= '' then audit_stream('prompts', function() return 'ticket' end) end
 if at[3] ~= '' then audit_stream('completions', function(m) return 't:' .. m end) end
 if at[4] ~= '' then audit_shelf() end
+if at[5] ~= '' then audit_alive(5, EVAL .. 'live') end
+if at[6] ~= '' then audit_stream(EVAL .. 'prompts', function() return 'ticket' end) end
 local now = now_ms()
 return {
   at, places, held, faults, redis.call('HGETALL', P .. 'led'),
@@ -133,4 +137,5 @@ return {
   { now, oldest('prompts'), oldest('completions'), next_ready() },
   { leases('prompts'), leases('completions') },
   redis.call('ZRANGE', P .. 'beat', 0, -1, 'WITHSCORES'), setting('lease_ms'),
+  redis.call('HGETALL', P .. EVAL .. 'led'),
 }

@@ -7,7 +7,7 @@ if former and tonumber(former) == 0 then return { 'gone' } end
 local now, who = now_ms(), P .. 'who'
 
 local function forget_consumer(old)
-  for _, stream in ipairs({ 'prompts', 'completions' }) do
+  for _, stream in ipairs({ 'prompts', 'completions', 'eval:prompts' }) do
     local held = redis.pcall('XPENDING', P .. stream, 'team', '-', '+', 1, old)
     if not held.err and #held == 0 then
       redis.call('XGROUP', 'DELCONSUMER', P .. stream, 'team', old)
@@ -40,7 +40,9 @@ end
 redis.call('ZADD', P .. 'beat', now, boot)
 redis.call('HSET', who, boot, ARGV[4], boot .. '|service', ARGV[2], boot .. '|instance', ARGV[3],
   boot .. '|seen', now, boot .. '|held', #ARGV - 4)
-local reply = { 'ok', state_of('version'), state_of('step'), state_of('stop'), state_of('reason') }
+local evaluated = redis.call('HGET', P .. 'eval:state', 'last') or '-1'
+local reply = { 'ok', state_of('version'), state_of('step'), state_of('stop'), state_of('reason'),
+  evaluated }
 for i = 5, #ARGV do
   if redis.call('HGET', P .. 'g:' .. ARGV[i], 'state') ~= 'open' then
     reply[#reply + 1] = ARGV[i]

@@ -21,15 +21,15 @@ local function spend(fate)
   if known > 0 then redis.call('HINCRBY', g, 'owed_tokens', -known) end
   new = new - known
   redis.call('HSET', g, mark, fate)
-  book('generated', members, new)
-  book(fate, members, new)
+  book('generated', members, new, gid)
+  book(fate, members, new, gid)
   return fate
 end
 
 if state ~= 'open' then return spend('late') end
 if group_get(gid, 'm:' .. m) then return spend('duplicate') end
 if is_gone(boot) then return 'gone' end
-if not are_proven(spans) then return 'unproven' end
+if not are_proven(spans) or not are_pinned(gid, spans) then return 'unproven' end
 if lacks_pieces(blob) then return 'missing' end
 
 -- Tokens of other boots are booked already, unless the server lost what booked them.
@@ -39,8 +39,8 @@ for maker, number in pairs(made) do
   if more > 0 and maker ~= boot then redis.call('HSET', g, 'v:' .. m .. ':' .. maker, number) end
   new = new + more
 end
-book('generated', 1, new)
-book('superseded', 0, group_number(gid, 'u:' .. m) + new - tokens)
+book('generated', 1, new, gid)
+book('superseded', 0, group_number(gid, 'u:' .. m) + new - tokens, gid)
 local entry = redis.call('XADD', P .. 'completions', '*', 'g', gid, 'm', m)
 redis.call('HSET', g, 'c:' .. m, cargo, 'm:' .. m, 'delivered', 'u:' .. m, tokens, 't:' .. m, entry,
   mark, 'ok')
@@ -48,6 +48,6 @@ claim(gid, 'c:' .. m, blob)
 forget_chunks(gid, m)
 redis.call('ZADD', P .. 'due', 'NX', now_ms() + setting('deadline_ms'), gid)
 local ticket = group_get(gid, 'ticket')
-if ticket then no_strikes('prompts', gid, ticket, boot) end
+if ticket then no_strikes(prompts_of(gid), gid, ticket, boot) end
 after_change(gid)
 return 'ok'

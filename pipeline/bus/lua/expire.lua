@@ -12,7 +12,8 @@ for _, gid in ipairs(redis.call('ZRANGEBYSCORE', P .. 'due', '-inf', now, 'LIMIT
   for _, status in ipairs(members) do
     if status == 'scored' then scored = scored + 1 end
   end
-  if scored >= (setting('enough') or #members) then release(gid, 'cut') else close(gid, 'expired') end
+  local is_enough = not pin_of(gid) and scored >= (setting('enough') or #members)
+  if is_enough then release(gid, 'cut') else close(gid, 'expired') end
   ended = ended + 1
 end
 return ended

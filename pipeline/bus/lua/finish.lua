@@ -8,5 +8,9 @@ if refused then return refused end
 if state_of('stop') == 'running' then
   redis.call('HSET', P .. 'state', 'stop', ARGV[2], 'reason', ARGV[3])
 end
-for _, gid in ipairs(redis.call('ZRANGE', P .. 'live', 0, AT_ONCE - 1)) do close(gid, 'cancelled') end
-return redis.call('ZCARD', P .. 'live') == 0 and 'ok' or 'more'
+local left = 0
+for _, live in ipairs({ P .. 'live', P .. 'eval:live' }) do
+  for _, gid in ipairs(redis.call('ZRANGE', live, 0, AT_ONCE - 1)) do close(gid, 'cancelled') end
+  left = left + redis.call('ZCARD', live)
+end
+return left == 0 and 'ok' or 'more'

@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
 --include _core _boots _blobs _group
--- boot, ticket, gid, member, 'score' or 'error', score or reason, the score's blob or ''.
-local boot, entry, gid, m, kind, value, blob = unpack(ARGV)
+-- boot, ticket, gid, member, 'score' or 'error', score or reason, the score's blob or '',
+-- the outcome.
+local boot, entry, gid, m, kind, value, blob, outcome = unpack(ARGV)
 local status = group_get(gid, 'm:' .. m)
 if OVER[status] then
   settle_ticket('completions', entry)
@@ -19,6 +20,7 @@ if kind == 'error' then
 else
   redis.call('HSET', hash_of(gid), 'r:' .. m, value, 'm:' .. m, 'scored')
   claim(gid, 'r:' .. m, blob)
+  if pin_of(gid) then redis.call('HSET', hash_of(gid), 'o:' .. m, outcome) end
   settle_completion(gid, m)
 end
 after_change(gid)

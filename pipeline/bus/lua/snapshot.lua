@@ -9,4 +9,6 @@ return {
   redis.call('XLEN', P .. 'dead'), redis.call('ZRANGE', P .. 'beat', 0, -1, 'WITHSCORES'), now_ms(),
   redis.call('XLEN', P .. 'completions'),
   redis.call('INFO', 'memory') .. redis.call('INFO', 'persistence'),
+  redis.call('HGETALL', P .. 'eval:state'), redis.call('ZCARD', P .. 'eval:live'),
+  redis.call('HGETALL', P .. 'eval:led'), redis.call('XLEN', P .. 'eval:prompts'),
 }

@@ -1,8 +1,10 @@
 #!lua flags=allow-oom
 --include _core _boots _blobs _group _tickets
--- boot, version, count, then the held tickets. Replies the status, then one row a ticket:
+-- boot, version, count, the version that it keeps for an evaluation or '', how many groups of that,
+-- then the held tickets. Replies the status, then one row a ticket:
 -- [entry, gid, strikes, prompt, members to do, [member, chunk, member, chunk, …]].
 local boot, version, count = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local pin, num_pinned = ARGV[4], tonumber(ARGV[5])
 if is_gone(boot) then return { 'gone' } end
 if about(boot, 'quarantined') then return { 'quarantined' } end
 local step = proven_step(boot, version)
@@ -35,7 +37,15 @@ end
 
 local now = now_ms()
 reclaim('prompts', boot, now)
-local num_held, lone = check_hands('prompts', boot, held_from(4))
+local held = held_from(6)
+local num_held, lone = check_hands('prompts', boot, held)
+if redis.call('EXISTS', P .. 'eval:live') == 1 then
+  reclaim('eval:prompts', boot, now)
+  local num_more, lone_too = check_hands('eval:prompts', boot, held)
+  num_held, lone = num_held + num_more, lone or lone_too
+else
+  pin = ''
+end
 if lone then return { 'ok' } end
 
 -- One engine that starts first must not swallow the window. It is past its first take once it
@@ -54,4 +64,19 @@ local slack = setting('lag_max') + step - tonumber(state_of('step'))
 local seats = math.max(0, (slack + 1) * setting('per_step') - started)
 read_new('prompts', boot, math.min(count, seats), give)
 local is_gated = #out == 0 and count > 0 and waiting > 0 and seats == 0
+
+-- Held-out groups go to who keeps the weights that they are pinned to, beside its other work.
+local function give_pinned(entry, gid, _, strikes)
+  if pin_of(gid) ~= pin then return false end
+  redis.call('HDEL', hash_of(gid), 'progress')
+  out[#out + 1] = work_of('eval:' .. entry, gid, strikes)
+  return true
+end
+
+local is_lone = out[1] and out[1][3] >= LONE_FROM
+if pin ~= '' and not is_lone and is_proven(boot, pin) then
+  num_pinned = num_pinned
+    - from_pool('eval:prompts', boot, num_pinned, num_held + #out, give_pinned)
+  read_new('eval:prompts', boot, num_pinned, give_pinned)
+end
 return { is_gated and 'flip' or 'ok', unpack(out) }

@@ -6,6 +6,7 @@ may not be drawn it claims that a few were kept, the drawn one among them.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from array import array
 from collections import deque
@@ -18,7 +19,7 @@ from msgspec import Meta
 from pipeline.messages import Completion, Manifest, Work
 from pipeline.protocols import Device, Flip, Load, StepTimes, Transport
 from pipeline.run import Model, Swap
-from services.inference.engines.members import Member, members
+from services.inference.engines.members import Member, members, share_of
 
 _BITS = (1 << 64) - 1
 _WORST_LOGPROB = -4.0
@@ -35,7 +36,7 @@ class Row:
         self.ids = array("i", prefix.ids if prefix else b"")
         self.logprobs = array("f", prefix.logprobs if prefix else b"")
         self.closed = len(self.ids)
-        self.key = _hash(f"{prompt.seed}/{prompt.group}/{member.number}")
+        self.key = _hash(f"{prompt.seed}/{prompt.noise or prompt.group}/{member.number}")
 
     def close_span(self, version: int, boot: str) -> None:
         self.member.ran(version, len(self.ids) - self.closed, boot)
@@ -160,6 +161,14 @@ class FakeEngine:
     def fingerprint(self) -> str:
         """The one that the adopted manifest claims."""
         return self._fingerprint
+
+    def pin(self) -> FakeEngine:
+        """Another that stays at this version."""
+        twin = copy.copy(self)
+        twin._queue, twin._rows, twin._staged = deque(), [], None
+        twin._drains = twin._draining = False
+        twin._slots = share_of(self._slots)
+        return twin
 
     def close(self) -> None:
         """Forget all work."""

@@ -171,3 +171,8 @@ def _check_sampling(group: str, sampling: Sampling) -> None:
         and sampling.max_tokens >= 1
     ):
         raise Refused("sampling_unsupported", f"group {group} asks for {sampling}")
+
+
+def share_of(slots: int) -> int:
+    """Slots of an evaluation, beside those of an engine: a quarter as many."""
+    return max(1, slots // 4)

@@ -6,8 +6,10 @@ values in `cache`, the weights in `flip`.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import deque
+from contextlib import nullcontext
 from time import perf_counter
 from typing import Annotated
 
@@ -22,10 +24,10 @@ from pipeline.model.policy import load_policy
 from pipeline.model.tokens import end_ids
 from pipeline.protocols import Device, Flip, Load, StepTimes, Transport
 from pipeline.run import MaxAge, Model, Swap
-from services.inference.engines.hf.flip import LiveWeights
+from services.inference.engines.hf.flip import LiveWeights, Pinned
 from services.inference.engines.hf.passes import Context, Copy, Passes
 from services.inference.engines.hf.rows import Ints, Rows
-from services.inference.engines.members import Member, members
+from services.inference.engines.members import Member, members, share_of
 
 _CAPACITY = 128
 # A multiple of what vector instructions take at once: remainders, and rows that begin in between,
@@ -78,12 +80,13 @@ class HfEngine:
         ends = np.isin(np.arange(self._vocabulary), [*end_ids])
         self._rows = Rows(lanes, capacity, ends=ends)
         self._weights = LiveWeights(model)
+        self._pinned: Pinned | None = None
         self._queue: deque[Member] = deque()
         self._group_size = slots
 
     @property
     def version(self) -> int:
-        return self._weights.version
+        return self._pinned.version if self._pinned else self._weights.version
 
     @property
     def busy(self) -> bool:
@@ -124,11 +127,13 @@ class HfEngine:
         started = perf_counter()
         outdated = self._renew()
         fresh, copies, done = self._admit()
-        self._passes.prefill(contexts := [c for c in (*outdated, *fresh) if len(c.ids)])
-        self._passes.copy(copies)
-        drawn = self._rows.num_drawing
-        if self._rows.count:
-            finished = self._rows.append(*self._passes.decode(self._rows))
+        with self._weights.lent(self._pinned.tensors) if self._pinned else nullcontext():
+            self._passes.prefill(contexts := [c for c in (*outdated, *fresh) if len(c.ids)])
+            self._passes.copy(copies)
+            drawn = self._rows.num_drawing
+            tokens = self._passes.decode(self._rows) if self._rows.count else None
+        if tokens:
+            finished = self._rows.append(*tokens)
             done += [self._rows.finish(row, self.version, self.boot) for row in finished.tolist()]
             self._remove(finished)
         ended = perf_counter()
@@ -183,6 +188,24 @@ class HfEngine:
     def fingerprint(self) -> str:
         """Of the live parameters; from any thread."""
         return self._weights.fingerprint()
+
+    def pin(self) -> HfEngine:
+        """Another over the same model, which is lent the weights of now for its passes.
+
+        Its passes are beside this engine's, so that a step of both costs two, while both have work.
+        """
+        twin = copy.copy(self)
+        twin._pinned = self._weights.pin()
+        lanes, capacity = self._passes.cache.slots, self._passes.cache.capacity
+        if not self._fixed:
+            twin._slots = lanes = share_of(self._slots)
+            capacity = min(_CAPACITY, self._max_length)
+        twin._reserve_size = twin._slots // 8
+        twin._drains = twin._draining = False
+        twin._passes = self._passes.beside(slots=lanes, capacity=capacity)
+        twin._rows = self._rows.alike(lanes, capacity)
+        twin._queue = deque()
+        return twin
 
     def close(self) -> None:
         """Forget all work."""

@@ -7,6 +7,8 @@ the engine's.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from torch import Tensor, nn
@@ -31,6 +33,13 @@ class Former(NamedTuple):
     tensors: dict[str, Tensor]
 
 
+class Pinned(NamedTuple):
+    """What was live when it was pinned."""
+
+    version: int
+    tensors: dict[str, Tensor]
+
+
 class Swapped(NamedTuple):
     """Whether the weights changed, or have another name only, and what their staging took."""
 
@@ -52,6 +61,7 @@ class LiveWeights:
             frozen=describe_all(self._frozen),
         )
         self._lock = threading.Lock()
+        self._away: dict[str, Tensor] = {}  # the live tensors, while others are lent their place
         self._same: Manifest | None = None
         self._fingerprints: dict[int, str] = {}
         self._live = self.fingerprint()
@@ -107,16 +117,36 @@ class LiveWeights:
         one version for as long as they are held.
         """
         with self._lock:
-            seen = [(name, parameter.data) for name, parameter in self._parameters.items()]
+            seen = [(name, self._away.get(name, p.data)) for name, p in self._parameters.items()]
         return fingerprint([*seen, *self._frozen])
+
+    def pin(self) -> Pinned:
+        """What is live now; it stays in memory for as long as this is held."""
+        return Pinned(self.version, {name: p.data for name, p in self._parameters.items()})
+
+    @contextmanager
+    def lent(self, tensors: dict[str, Tensor]) -> Iterator[None]:
+        """Have the model run other tensors for a while; pointers only, as in a swap."""
+        with self._lock:
+            self._away = {name: self._parameters[name].data for name in tensors}
+            self._point(tensors)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._point(self._away)
+                self._away = {}
 
     def _replace(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Point the parameters of these names to these tensors; those they pointed to."""
         with self._lock:
             former = {name: self._parameters[name].data for name in tensors}
-            for name, tensor in tensors.items():
-                self._parameters[name].data = tensor
+            self._point(tensors)
         return former
+
+    def _point(self, tensors: dict[str, Tensor]) -> None:
+        for name, tensor in tensors.items():
+            self._parameters[name].data = tensor
 
     def _adopt(self, version: int, live: str, former: dict[str, Tensor]) -> None:
         self._former = Former(self.version, self._live, former)

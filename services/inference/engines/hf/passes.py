@@ -6,6 +6,7 @@ Which rows there are, and when a pass runs, is the engine's.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy as shallow
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,6 +64,12 @@ class Passes:
         fold_heads(model)
         layers = model.config.get_text_config().num_hidden_layers
         self.cache = SlotCache(layers, slots=slots, capacity=capacity)
+
+    def beside(self, *, slots: int, capacity: int) -> Passes:
+        """The same model with a cache of its own."""
+        twin = shallow(self)
+        twin.cache = SlotCache(len(self.cache.layers), slots=slots, capacity=capacity)
+        return twin
 
     def prefill(self, contexts: list[Context]) -> None:
         """Keys and values of the contexts, several in a pass."""

@@ -35,6 +35,10 @@ class Rows:
         self.truncates = np.zeros(slots, np.bool_)
         self._every = np.arange(slots)
 
+    def alike(self, slots: int, capacity: int) -> Rows:
+        """Others of the same vocabulary."""
+        return Rows(slots, capacity, ends=self._ends)
+
     @property
     def count(self) -> int:
         return len(self.members)
@@ -54,7 +58,7 @@ class Rows:
         self.ids[row, :length] = np.frombuffer(ids, "<i4")
         if prefix:
             self.logprobs[row, start:length] = np.frombuffer(prefix.logprobs, "<f4")
-        self.key[row] = member_key(prompt.seed, prompt.group, member.number)
+        self.key[row] = member_key(prompt.seed, prompt.noise or prompt.group, member.number)
         self._sample_by(row, prompt.sampling)
         self.members.append(member)
         return row

@@ -1,0 +1,12 @@
+#!lua flags=allow-oom
+--include _core
+-- epoch, version: what its evaluation found is written down.
+local refused = fence(ARGV[1])
+if refused then return refused end
+local state = P .. 'eval:state'
+if redis.call('HGET', state, 'version') ~= ARGV[2] then return 'over' end
+if redis.call('HGET', state, 'cursor') ~= redis.call('HGET', state, 'size')
+  or redis.call('EXISTS', P .. 'eval:live') == 1 then return 'open' end
+redis.call('DEL', P .. 'eval:out')
+redis.call('HSET', state, 'version', -1, 'last', ARGV[2])
+return 'ok'
