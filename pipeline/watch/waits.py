@@ -7,6 +7,7 @@ found who cannot act (it is starved), or is at work (all is well), or was met be
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from pipeline.watch.finding import megabytes
@@ -97,8 +98,9 @@ def circle(snapshot: Snapshot, among: Mapping[str, Stage]) -> list[tuple[str, st
 
 
 def _is_stuck(snapshot: Snapshot, stage: Stage, stuck: set[str]) -> bool:
-    on = _movers_of(snapshot, stage)
-    return bool(on) and not stage.culprits and stuck.issuperset(on)
+    """One that waits for nobody (its model, say) can move, whatever others of its service do."""
+    on = [movers(snapshot, what) for what in stage.waits]
+    return all(on) and not stage.culprits and stuck.issuperset(chain.from_iterable(on))
 
 
 def _round(

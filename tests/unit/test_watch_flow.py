@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from watch_made import ALL, INFERENCE, PROMPTING, SCORING, TRAINING, look, process
 
-from pipeline.watch import Places, Seen, Server, explain, troubles, waits
+from pipeline.watch import Places, Seen, Server, State, explain, troubles, waits
 from services.inference import metrics as inference
 from services.prompting import metrics as prompting
 from services.scoring import metrics as scoring
@@ -18,6 +20,10 @@ IDLE = {
     "scoring": process("scoring-0", "completions", waited_seconds=7.0),
     "training": process("training-0", "groups", waited_seconds=7.0),
 }
+
+WHATS = [None, "model", "scorers", "window", "memory", "prompts", "weights", "fresher weights"]
+WHATS += ["the run's end", "completions", "groups", "older groups to be done"]
+IDLE_TOO = process("inference-1", "prompts", waited_seconds=7.0)
 
 
 @pytest.mark.parametrize(
@@ -152,9 +158,28 @@ def test_who_waits_for_each_other_is_a_circle_and_says_for_what() -> None:
     ],
     ids=["at work", "only just", "for nobody"],
 )
-def test_where_one_of_them_can_still_move_there_is_no_circle(moving: Seen) -> None:
-    beats = (IDLE["prompting"], moving, IDLE["scoring"], IDLE["training"])
+@pytest.mark.parametrize("others", [(), (IDLE_TOO,)], ids=["alone", "beside an idle one"])
+def test_where_one_of_them_can_still_move_there_is_no_circle(
+    moving: Seen, others: tuple[Seen, ...]
+) -> None:
+    beats = (IDLE["prompting"], moving, *others, IDLE["scoring"], IDLE["training"])
     assert troubles(look(*beats, places=Places(prompts=12))) == []
+
+
+@given(
+    whats=st.lists(st.sampled_from(WHATS), min_size=8, max_size=8),
+    counts=st.lists(st.integers(0, 2), min_size=3, max_size=3),
+    eof=st.booleans(),
+)
+def test_whatever_any_two_of_a_service_wait_for_there_are_words_for_it(
+    whats: list[str | None], counts: list[int], eof: bool
+) -> None:
+    names = [f"{service}-{n}" for service in IDLE for n in range(2)]
+    beats = [process(n, what, waited_seconds=7.0) for n, what in zip(names, whats, strict=True)]
+    places = Places(prompts=counts[0], open=counts[1], groups=counts[2])
+    snapshot = look(*beats, places=places, state=State(eof=eof))
+    assert all(explain(snapshot))
+    assert set(troubles(snapshot)) <= set(explain(snapshot))
 
 
 def test_a_long_circle_is_told_from_its_foot_and_those_outside_of_it_are_left_out() -> None:
