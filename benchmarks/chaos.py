@@ -183,11 +183,11 @@ def recorded(folder: Path) -> Counter[tuple[str, int]]:
     """How often each (group, member) is in a group that the records say was trained whole."""
     records = Records(folder)
     return Counter(
-        (group.prompt.group, member)
+        (group.group, member)
         for record in map(records.read, records.numbers())
         for group in record.groups
         for member in group.members
-        if record.fates[group.prompt.group].keys() == {"trained"}
+        if record.fates[group.group].keys() == {"trained"}
     )
 
 

@@ -26,12 +26,15 @@ from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import chdir
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from benchmarks.lag_plot import draw
@@ -46,6 +49,7 @@ from services.inference.engines.hf.engine import HfEngine
 from services.training.batch import build
 from services.training.considered import Rules, consider
 from services.training.parts import Parts, assemble
+from services.training.records import Records, plan
 
 ROOT = Path(__file__).resolve().parent.parent
 DEMO = ROOT / "examples" / "demo"
@@ -73,6 +77,11 @@ class Sampler:
         self._engine = HfEngine(model, boot="sweep", end_ids=end_ids(run.model.path), slots=256)
         self._tokenizer, self._run = Tokenizer(run.model.path), run
         self._sent: dict[int, dict[str, Tensor]] = {}
+        self.held: dict[str, Group] = {}
+
+    def fetch(self, groups: Sequence[str]) -> list[Group]:
+        """As the bus does."""
+        return [self.held[group] for group in groups]
 
     def adopt(self, version: int, weights: dict[str, Tensor]) -> None:
         """Sample with these from now on."""
@@ -189,9 +198,11 @@ def measure(point: Point, config: dict[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(1)
     started = time.perf_counter()
     run = make_run(point, config)
-    parts, sampler = assemble(run), Sampler(run)
+    sampler = Sampler(run)
+    parts = assemble(run, sampler.fetch)
     rng = random.Random(point.seed)
-    gaps = [statistics_ for statistics_ in train(run, parts, sampler, rng=rng, config=config)]
+    with TemporaryDirectory() as folder, chdir(folder):  # where a step's cargo is put
+        gaps = [*train(run, parts, sampler, rng=rng, config=config)]
     heldout = random.Random(HELDOUT_SEED)
     tasks = [task_of(heldout, config) for _ in range(config["heldout"])]
     sampler.adopt(config["steps"] + 1, copied(parts))
@@ -220,14 +231,16 @@ def train(
         tasks = [task_of(rng, config) for _ in range(per_step)]
         groups = sampler.answer(tasks, run.groups.members, first=step * per_step)
         freshness = Freshness(step, {v: v for v in range(step + 1)}, lag, "token")
-        rules = Rules(freshness, parts.advantage, parts.vocabulary)
-        batch = build(
-            [consider(group, rules) for group in groups],
-            rules,
-            pack_tokens=run.training.pack_tokens,
-        )
-        if batch.tokens:
-            done = parts.optimizer.step(batch, number=step + 1)
+        rules = Rules(freshness, parts.advantage)
+        sampler.held = {group.prompt.group: group for group in groups}
+        batch = build([consider(one, rules) for one in parts.team.read([*sampler.held])], rules)
+        if not batch.tokens:
+            parts.team.drop([*sampler.held])
+        else:
+            record = plan(batch, number=step + 1, epoch=1, version=step)
+            record = replace(record, places=parts.team.write(record))
+            done = parts.optimizer.step(batch, record)
+            Records(run.folder).forget_cargo(record)
             yield done.statistics.summary()["ess"]
         history.append(copied(parts))
 
@@ -256,7 +269,7 @@ def task_of(rng: random.Random, config: dict[str, Any]) -> demo.Task:
 
 def copied(parts: Parts) -> dict[str, Tensor]:
     """The weights as they are now."""
-    return {name: tensor.clone() for name, tensor in parts.backend.weights()}
+    return {name: tensor.clone() for name, tensor in parts.team.weights()}
 
 
 if __name__ == "__main__":

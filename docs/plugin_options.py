@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from pipeline.options import FAMILIES, GIVEN, written
 
 SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+
+ROOT = Path(__file__).resolve().parent.parent
+OURS = ("pipeline.", "services.")
 
 Known = Mapping[str, ast.expr]
 """What a module's own names stand for."""
@@ -44,15 +48,23 @@ def _options(where: str) -> Iterator[tuple[str, str, str]]:
     module, _, thing = where.partition(":")
     found = written(module, thing)
     assert found, f"{where}: its options cannot be read"
-    known = {
-        node.targets[0].id: node.value
-        for node in found.module.body
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
-    }
-    arguments = found.arguments
+    known, arguments = _known(found.module), found.arguments
     for option, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
         assert option.annotation, f"{where}: {option.arg} has no type"
         yield option.arg, _kind(option.annotation, known), _default(default, known)
+
+
+def _known(module: ast.Module) -> dict[str, ast.expr]:
+    """What the module's names stand for, and those that it takes from another of ours."""
+    out: dict[str, ast.expr] = {}
+    for node in module.body:
+        match node:
+            case ast.Assign([ast.Name(name)], value):
+                out[name] = value
+            case ast.ImportFrom(str(source), names) if source.startswith(OURS):
+                theirs = _known(ast.parse((ROOT / f"{source.replace('.', '/')}.py").read_text()))
+                out |= {a.name: theirs[a.name] for a in names if a.name in theirs}
+    return out
 
 
 def _kind(annotation: ast.expr, known: Known) -> str:

@@ -85,6 +85,16 @@ BOARD = Board(
             reach=1,
         ),
         Panel(
+            "KL to the reference",
+            "Mean of the term `objective.kl` over the last step's tokens, coefficient and all; 0 "
+            "where there is none.",
+            (Query(last_step("kl_term_nats"), "KL term"),),
+            unit="sci",
+            see="Reading the dashboards",
+            least=None,
+            reach=0.001,
+        ),
+        Panel(
             "Tokens beside the rewards'",
             "Tokens of examples that were imitated, and of completions that a teacher has judged.",
             (
@@ -309,7 +319,7 @@ BOARD = Board(
             (Query(gauge("sluice_training_disk_free_bytes", act="min"), "free"),),
             unit="bytes",
             see="The disk is full",
-            width=12,
+            width=8,
             limits=(1e9, 1e10),
             falling=True,
         ),
@@ -319,8 +329,17 @@ BOARD = Board(
             (Query(gauge("sluice_training_sink_missed_lines_total", by="sink"), "{{sink}}"),),
             unit="short",
             see="Reading the dashboards",
-            width=12,
+            width=8,
             reach=1,
+        ),
+        Panel(
+            "The last checkpoint",
+            "Seconds for which training waited for the one before it, and for the copy; and those"
+            " in which the copy was then written, beside training.",
+            (Query(gauge("sluice_training_checkpoint_seconds", by="part", act="max"), "{{part}}"),),
+            unit="s",
+            see="Reading the dashboards",
+            width=8,
         ),
     ),
 )

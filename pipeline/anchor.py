@@ -43,7 +43,9 @@ LOSSES = {
 }
 
 WEIGHTS = ("tis", "icepop", "decoupled")
-"""Corrections that bring importance in; the others are masks."""
+"""Corrections that bring importance in."""
+MASKS = ("mask_geometric", "mask_k", "opsm")
+"""Those that only take tokens out."""
 
 
 class Chosen(NamedTuple):
@@ -116,9 +118,9 @@ REFUSED = (
     ),
     Rule(
         "normalise",
-        lambda of: of.normalise and not of.corrections,
+        lambda of: of.normalise and all(name in MASKS for name in of.corrections),
         "there are no weights that it could scale",
-        "remove it, or choose an objective.correction",
+        f"remove it, or choose an objective.correction that is one: {', '.join(WEIGHTS)}",
     ),
     Rule(
         "kl",

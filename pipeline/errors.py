@@ -23,9 +23,9 @@ class ConfigError(SluiceError):
 
 
 class Unusable(ConfigError):
-    """One example of a data set: it ends as a dead letter by its reason, and the run goes on.
+    """One example of a data set, or the rewards of one group: it costs these, and the run goes on.
 
-    The reason, of few values, is what such examples are counted by.
+    The example ends as a dead letter by its reason, of few values, the group as `scorer_error`.
     """
 
     def __init__(

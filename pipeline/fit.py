@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pipeline.errors import ConfigError
+from pipeline.families import SCORERS, TEACHING
 from pipeline.run import Run, Spec
+from pipeline.verdicts import AT, Term, terms
 
 ADMISSION_SHARE = 0.75
 """Of the server's memory: beyond it nothing is admitted."""
@@ -44,6 +46,34 @@ def check_memory(run: Run, limit_bytes: int) -> str | None:
     )
 
 
+def check_rewards(run: Run) -> None:
+    """Raises ConfigError for a penalty that every answer would get, and for a reward below 0 where
+    the advantage is for none such.
+
+    What a scorer of the user's own gives is not known before it does.
+    """
+    advantage, longest = run.objective.advantage, run.sampling.max_tokens
+    for number, term in enumerate(terms(run.scoring.scorers)):
+        at, name = f"{AT}[{number}]", _name(term.spec)
+        cache = term.spec.get("cache") if isinstance(term.spec, dict) else None
+        if name == "overlong" and isinstance(cache, int) and cache > longest:
+            rule = f"even an empty answer is penalised: sampling.max_tokens is {longest}"
+            raise ConfigError(f"{at}.cache", cache, rule=rule, remedy=f"give {longest} at most")
+        if _name(advantage) == "max_rl" and _may_take(name, term):
+            rule = f"can make a reward negative (weight {term.weight:g}), and max_rl is for none"
+            remedy = "leave it out, or choose another objective.advantage"
+            raise ConfigError(at, name, rule=rule, remedy=remedy)
+
+
+def _may_take(name: str, term: Term) -> bool:
+    """Whether something below 0 may be added for it; those that grade give 0 or more."""
+    if term.is_gate or name not in SCORERS or name == TEACHING:
+        return False
+    if name == "kl_penalty":
+        return term.weight != 0
+    return term.weight > 0 if name == "overlong" else term.weight < 0
+
+
 def drawbacks(run: Run, *, examples: int, context: int | None) -> Iterator[str]:
     """What makes the run less than it asks for: one sentence each, with the keys at fault."""
     groups, wanted = examples * run.prompting.epochs, run.steps * run.groups.per_step
@@ -56,6 +86,11 @@ def drawbacks(run: Run, *, examples: int, context: int | None) -> Iterator[str]:
         yield (
             "scoring.scorers: there is a teacher, and nothing is learnt from it without"
             " [objective.distillation]"
+        )
+    if run.objective.distillation and not any(map(_may_teach, run.scoring.scorers)):
+        yield (
+            "objective.distillation: no scorer is a teacher, so that nothing is distilled; name one"
+            " in scoring.scorers"
         )
     if run.up.inference > run.window:
         yield (
@@ -76,7 +111,16 @@ def drawbacks(run: Run, *, examples: int, context: int | None) -> Iterator[str]:
 
 
 def _is_teacher(spec: Spec) -> bool:
-    return (spec if isinstance(spec, str) else spec.get("use")) == "teacher"
+    return _name(spec) == "teacher"
+
+
+def _may_teach(spec: Spec) -> bool:
+    """One of the user's own may."""
+    return _is_teacher(spec) or ":" in _name(spec)
+
+
+def _name(spec: Spec) -> str:
+    return spec if isinstance(spec, str) else str(spec.get("use", ""))
 
 
 def _mb(count: float) -> str:

@@ -42,7 +42,8 @@ class Point(Struct, frozen=True, kw_only=True):
     are alike; None for a single prompt. `pass_at` has pass@k by k, of the prompts with k verdicts;
     `zero_signal` is the share of prompts whose samples all had the same outcome, so that they would
     teach nothing. `errors` answers could not be scored, and count in none of these. `boots` are the
-    engines that answered while the run went on; none where it was graded afterwards.
+    engines that answered while the run went on; none where it was graded afterwards. `data` is the
+    digest of the held-out set.
     """
 
     version: int
@@ -57,6 +58,7 @@ class Point(Struct, frozen=True, kw_only=True):
     members: int
     errors: int = 0
     boots: tuple[str, ...] = ()
+    data: str = ""
 
     @property
     def passed(self) -> float:
@@ -98,6 +100,7 @@ def summary(
     *,
     members: int,
     boots: tuple[str, ...] = (),
+    data: str = "",
 ) -> Point:
     """The means of what has a verdict; raises SluiceError where nothing has."""
     groups, firsts = _scored(sampled), _scored(greedy)
@@ -117,6 +120,7 @@ def summary(
         members=members,
         errors=sum(outcome is None for group in (*sampled, *greedy) for outcome in group),
         boots=boots,
+        data=data,
     )
 
 
@@ -144,6 +148,17 @@ def read(folder: Path) -> Points:
         return msgspec.json.decode((folder / FILE).read_bytes(), type=Points)
     except (FileNotFoundError, msgspec.MsgspecError):
         return Points([])
+
+
+def scores(folder: Path) -> dict[int, float]:
+    """The sampled mean of every version that was graded so far, by which the best is told."""
+    return {point.version: point.sampled for point in read(folder).points}
+
+
+def add(folder: Path, points: Iterable[Point]) -> None:
+    """These beside what the file has, in place of former ones of their versions. As `write`."""
+    known = {point.version: point for point in read(folder).points}
+    write(folder, (known | {point.version: point for point in points}).values())
 
 
 def write(folder: Path, points: Iterable[Point]) -> None:

@@ -14,23 +14,23 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import NamedTuple
 
-from pipeline import plugins, protocols
+from pipeline import families, plugins
 from pipeline.anchor import corrections_of
 from pipeline.run import Run, Spec
 from pipeline.verdicts import AT, terms
 
 FAMILIES: dict[str, plugins.Table] = {
-    "weights": protocols.TRANSPORTS,
-    "model.adapter": protocols.ADAPTERS,
-    "data": protocols.DATASETS,
-    "inference.engine": protocols.ENGINES,
-    AT: protocols.SCORERS,
-    "objective.advantage": protocols.ADVANTAGES,
-    "objective.loss": protocols.LOSSES,
-    "objective.correction": protocols.CORRECTIONS,
-    "objective.kl": protocols.DIVERGENCES,
-    "training.backend": protocols.BACKENDS,
-    "training.sinks": protocols.SINKS,
+    "weights": families.TRANSPORTS,
+    "model.adapter": families.ADAPTERS,
+    "data": families.DATASETS,
+    "inference.engine": families.ENGINES,
+    AT: families.SCORERS,
+    "objective.advantage": families.ADVANTAGES,
+    "objective.loss": families.LOSSES,
+    "objective.correction": families.CORRECTIONS,
+    "objective.kl": families.DIVERGENCES,
+    "training.backend": families.BACKENDS,
+    "training.sinks": families.SINKS,
 }
 """The keys that take a plug-in, and what each can name."""
 

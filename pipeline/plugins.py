@@ -1,7 +1,7 @@
-"""From a name in RUN.toml to a callable: the tables are in `protocols.py`, the building is here.
+"""From a name in RUN.toml to a callable: the tables are in `families.py`, the building is here.
 
 A plug-in is a callable; its keyword-only parameters are its options, checked before anything is
-started. A class is called, a function is bound.
+started. A class is called, a function is bound. Of one part, `low` and `high` are a range.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Collection, Mapping
+from numbers import Real
 from types import SimpleNamespace
 from typing import Any, get_type_hints
 
@@ -128,7 +129,16 @@ def check(
     for key, parameter in known.items():
         if parameter.default is parameter.empty and key not in checked:
             raise ConfigError(f"{at}.{key}", None, rule="is required", remedy=f"add {key}")
+    _check_range({key: parameter.default for key, parameter in known.items()} | checked, at)
     return checked
+
+
+def _check_range(options: Mapping[str, Any], at: str) -> None:
+    """Raises ConfigError where nothing lies between `low` and `high`."""
+    low, high = options.get("low"), options.get("high")
+    if isinstance(low, Real) and isinstance(high, Real) and low > high:
+        rule = f"is above high, which is {high}, so that nothing lies between them"
+        raise ConfigError(f"{at}.low", low, rule=rule, remedy="lower it, or raise high")
 
 
 def check_call(thing: Callable[..., Any], at: str, *args: object) -> None:

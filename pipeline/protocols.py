@@ -1,7 +1,6 @@
-"""The parts that a run can choose: what each must do, and where each one lives.
+"""The parts that a run can choose, and what each must do. Where each one lives is in `families`.
 
-A `Protocol` holds only what the loops call. The tables at the foot name every plug-in of this
-project; outside code is named the same way, as "package.module:thing".
+A `Protocol` holds only what the loops call.
 """
 
 from __future__ import annotations
@@ -311,7 +310,8 @@ class Tokens(NamedTuple):
 class Advantage(Protocol):
     """Rewards [n] of one group, those that have one, to advantages [n]."""
 
-    def __call__(self, rewards: torch.Tensor) -> torch.Tensor: ...
+    def __call__(self, rewards: torch.Tensor) -> torch.Tensor:
+        """Raises Unusable for rewards that it is not for, which costs that group."""
 
 
 class Graded(NamedTuple):
@@ -453,75 +453,3 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """There will be no other line."""
-
-
-ENGINES = {
-    "hf": "services.inference.engines.hf.engine:build",
-    "fake": "services.inference.engines.fake:build",
-}
-ADAPTERS = {
-    "lora": "pipeline.model.lora:lora",
-}
-TRANSPORTS = {
-    "shm": "pipeline.weights.shm:ShmTransport",
-    "files": "pipeline.weights.files:FilesTransport",
-}
-DATASETS = {
-    "jsonl": "services.prompting.datasets.jsonl:Jsonl",
-    "parquet": "services.prompting.datasets.parquet:Parquet",
-    "hf": "services.prompting.datasets.hf:HuggingFace",
-    "reasoning_gym": "services.prompting.datasets.gym:ReasoningGym",
-}
-SCORERS = {
-    "exact": "services.scoring.scorers.text:exact",
-    "regex": "services.scoring.scorers.text:Regex",
-    "math": "services.scoring.scorers.math:Math",
-    "reasoning_gym": "services.scoring.scorers.gym:ReasoningGym",
-    "teacher": "services.scoring.scorers.teacher:Teacher",
-    "kl_penalty": "services.scoring.scorers.teacher:KlPenalty",
-    "overlong": "services.scoring.scorers.overlong:overlong",
-}
-ADVANTAGES = {
-    "grpo": "services.training.advantages:grpo",
-    "dr_grpo": "services.training.advantages:dr_grpo",
-    "rloo": "services.training.advantages:rloo",
-    "max_rl": "services.training.advantages:max_rl",
-    "none": "services.training.advantages:none",
-    "reinforce_pp_baseline": "services.training.baselines:ReinforcePP",
-    "ema": "services.training.baselines:Ema",
-}
-LOSSES = {
-    "cispo": "services.training.losses:cispo",
-    "ppo": "services.training.losses:ppo",
-    "gspo": "services.training.losses:gspo",
-    "topr": "services.training.losses:topr",
-    "tis_pg": "services.training.losses:tis_pg",
-    "kimi": "services.training.losses:kimi",
-    "dppo_tv": "services.training.losses:dppo_tv",
-    "ipo": "services.training.losses:ipo",
-    "sapo": "services.training.losses:sapo",
-    "m2po": "services.training.losses:M2PO",
-    "rollout_is": "services.training.losses:rollout_is",
-    "reinforce": "services.training.losses:reinforce",
-}
-CORRECTIONS = {
-    "none": "services.training.corrections:none",
-    "tis": "services.training.corrections:tis",
-    "icepop": "services.training.corrections:icepop",
-    "mask_geometric": "services.training.corrections:mask_geometric",
-    "mask_k": "services.training.corrections:mask_k",
-    "opsm": "services.training.corrections:opsm",
-    "decoupled": "services.training.corrections:decoupled",
-}
-DIVERGENCES = {
-    "k2": "services.training.divergence:k2",
-    "k3": "services.training.divergence:k3",
-}
-BACKENDS = {
-    "torch": "services.training.backends.torch:TorchBackend",
-    "deepspeed": "services.training.backends.deepspeed:DeepSpeedBackend",
-}
-SINKS = {
-    "tensorboard": "services.training.sinks.tensorboard:TensorBoard",
-    "wandb": "services.training.sinks.wandb:Wandb",
-}

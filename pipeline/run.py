@@ -19,6 +19,9 @@ ENDED = "ended"
 Spec = str | dict[str, Any]
 """A plug-in: its name, or `{ use = "name", option = value }`, or `use = "package.module:thing"`."""
 
+STEPPING = ("betas", "weight_decay", "clip_norm")
+"""Options of every back end that say what a step is; the others, what it is made with."""
+
 Positive = Annotated[int, Meta(ge=1)]
 Count = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(gt=0)]
@@ -110,7 +113,7 @@ class Control(Section, frozen=True, kw_only=True):
     measure: Literal["ess", "mismatch_k3"] = "ess"
     """Of each step's tokens, averaged over as many steps as the window holds: the effective sample
     size, of which more is better, or the mismatch, of which less is."""
-    target: Annotated[float, Meta(gt=0)] = 0.9
+    target: Annotated[float, Meta(gt=0, le=1)] = 0.9
     """Worse than this the window shrinks by a quarter; better, it grows by a step's groups."""
     least: Positive = 1
     """Steps of groups that may be alive in any case; `lag.max` + 1 is the most."""
@@ -168,7 +171,7 @@ class Scoring(Section, frozen=True, kw_only=True):
     scorers: Annotated[list[Spec], Meta(min_length=1)] = field(default_factory=lambda: ["exact"])
     """exact, regex, math, reasoning_gym, teacher, kl_penalty, overlong; added up, each times its
     `weight`, and 0 where one with `gate = true` gives 0. The first that is no gate gives the
-    outcome."""
+    outcome, so overlong and kl_penalty stand behind one that grades."""
     workers: Positive = 1
     """Processes that run scorers which are plain functions."""
     timeout_seconds: Seconds = 10.0
@@ -229,7 +232,8 @@ class Objective(Section, frozen=True, kw_only=True):
     """Weight of a token for that gap: none, tis, icepop, mask_geometric, mask_k, opsm, decoupled;
     or a list, of which the weights are multiplied."""
     normalise: bool = False
-    """Whether a correction's weights are scaled to a mean of 1 over the step."""
+    """Whether a correction's weights are scaled to a mean of 1, over the tokens of the step that it
+    leaves in."""
     kl: Spec | None = None
     """A term that keeps the policy near the reference model, with its `coefficient`: k2, k3."""
     reference: Reference = field(default_factory=Reference)
@@ -340,7 +344,8 @@ class Run(Section, frozen=True, kw_only=True):
         """What must not differ between the processes of a run, or when it goes on.
 
         All that shapes what is sampled, scored and learnt. Not the data, whose digest prompting
-        adds; nor what it is done with: machines, engines, back end, packs, ranks, time limits.
+        adds; nor what it is done with: machines, engines, packs, ranks, time limits, and the back
+        end but for how it steps.
         """
         sections = {
             name: msgspec.to_builtins(getattr(self, name))
@@ -355,6 +360,7 @@ class Run(Section, frozen=True, kw_only=True):
             "scoring.scorers": self.scoring.scorers,
             "training.learning_rate": self.training.learning_rate,
             "training.warmup_steps": self.training.warmup_steps,
+            "training.backend": _of_steps(self.training.backend),
             "bus.lease_seconds": self.bus.lease_seconds,
         }
         return {key: v if isinstance(v, str) else _json(v) for key, v in parts.items()}
@@ -362,6 +368,12 @@ class Run(Section, frozen=True, kw_only=True):
 
 def _name(spec: Spec) -> str:
     return spec if isinstance(spec, str) else str(spec.get("use", ""))
+
+
+def _of_steps(backend: Spec) -> dict[str, Any]:
+    """Those of its options that shape what is learnt."""
+    options = {} if isinstance(backend, str) else backend
+    return {key: options[key] for key in STEPPING if key in options}
 
 
 def _compares(advantage: Spec) -> bool:

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from pipeline.errors import ConfigError
+from pipeline.families import SHAPING, TEACHING
 from pipeline.flaws import LARGEST_LOGPROB
 from pipeline.kept import is_known
 from pipeline.messages import Completion, Prompt, Teaching
@@ -35,12 +36,14 @@ class Term(NamedTuple):
 def terms(specs: Sequence[Spec]) -> list[Term]:
     """The scorers of a run; `weight` and `gate` stand beside `use`, and are no scorer's options.
 
-    Raises ConfigError for values of another kind, and where nothing is left that could be a reward.
+    Raises ConfigError for values of another kind, where nothing is left that could be a reward, and
+    where the first that is no gate cannot tell a good answer from a bad one.
     """
     found = [_term(spec, f"{AT}[{number}]") for number, spec in enumerate(specs)]
     if all(term.is_gate for term in found):
         remedy = "add a scorer that is none"
         raise ConfigError(AT, None, rule="every scorer is a gate", remedy=remedy)
+    _check_outcome(found)
     return found
 
 
@@ -63,6 +66,21 @@ def total(found: Sequence[Term], verdicts: Sequence[Verdict]) -> Verdict:
             reward=reward, outcome=counted[0][1].outcome, teaching=taught[0] if taught else None
         )
     )
+
+
+def _check_outcome(found: Sequence[Term]) -> None:
+    """Raises ConfigError where every outcome would be 0, though one behind could say more."""
+    names = [(number, _name(term)) for number, term in enumerate(found) if not term.is_gate]
+    number, first = names[0]
+    graders = [name for _, name in names if name not in (*SHAPING, TEACHING)]
+    if first in SHAPING or (first == TEACHING and graders):
+        rule = "its outcome is 0 for every answer, and the first that is no gate gives the outcome"
+        remedy = f"name {graders[0]} before it" if graders else "name one that grades before it"
+        raise ConfigError(f"{AT}[{number}]", first, rule=rule, remedy=remedy)
+
+
+def _name(term: Term) -> str:
+    return term.spec if isinstance(term.spec, str) else str(term.spec.get("use", ""))
 
 
 def _term(spec: Spec, at: str) -> Term:

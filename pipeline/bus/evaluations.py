@@ -17,6 +17,8 @@ from pipeline.bus.scripts import Arg, Scripts
 from pipeline.messages import Prompt
 
 Entry = Literal["ok", "moved", "full", "memory", "busy", "over"]
+HELD_OUT = "evaluation.data"
+"""The key of the run's identity under which prompting says which held-out set it has."""
 _BOOT = b"boot:"
 
 
@@ -74,6 +76,9 @@ class Evaluations:
         return reply.decode()
 
     def forgo(self, epoch: int, version: int) -> None:
-        """It cannot end, since nobody has its weights: what is alive of it is cancelled."""
+        """It cannot end, since nobody has its weights: what is alive of it is cancelled.
+
+        The end of the run does the same by itself.
+        """
         while self._leading.act("forgo", epoch, version) == b"more":
             pass

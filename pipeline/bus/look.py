@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from pipeline.bus.evaluations import HELD_OUT
 from pipeline.bus.scripts import Scripts
 from pipeline.codec import decode
 from pipeline.errors import DecodeError, SluiceError
@@ -13,6 +14,7 @@ from pipeline.messages import Beat
 from pipeline.watch import Evaluation, Letter, Places, Seen, Server, Snapshot, State
 
 Fields = dict[bytes, bytes]
+_HELD_OUT = f"id:{HELD_OUT}".encode()
 
 
 def read_state(scripts: Scripts) -> State:
@@ -48,12 +50,12 @@ def read_snapshot(scripts: Scripts) -> Snapshot:
         members=int(settings[b"members"]),
         completions=done,
         server=server_of(info.decode()),
-        evaluation=_evaluation(*reply[13:], now=now),
+        evaluation=_evaluation(*reply[13:], now=now, data=settings.get(_HELD_OUT, b"").decode()),
     )
 
 
 def _evaluation(
-    state: list[bytes], alive: int, ledger: list[bytes], prompts: int, *, now: int
+    state: list[bytes], alive: int, ledger: list[bytes], prompts: int, *, now: int, data: str
 ) -> Evaluation:
     fields = {key.decode(): int(value) for key, value in pairs(state).items()}
     moved = fields.pop("moved", now)
@@ -61,6 +63,7 @@ def _evaluation(
         **fields,
         alive=alive,
         prompts=prompts,
+        data=data,
         idle_seconds=max(0, now - moved) / 1000,
         ledger=ledger_of(pairs(ledger)),
     )

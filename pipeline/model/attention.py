@@ -20,6 +20,8 @@ from transformers.masking_utils import sdpa_mask
 
 APART = "sluice_apart"
 """As transformers knows it."""
+ROWS = 1024
+"""Of a mask that is looked at and not kept."""
 
 
 class Block(NamedTuple):
@@ -87,6 +89,8 @@ def attend(
 
 
 def _block(mask_function: Callable[..., Tensor], start: int, length: int, device: Any) -> Block:
+    if _is_causal(mask_function, torch.arange(start, start + length, device=device)):
+        return Block(length, None)
     mask = sdpa_mask(
         batch_size=1,
         q_length=length,
@@ -98,7 +102,19 @@ def _block(mask_function: Callable[..., Tensor], start: int, length: int, device
         device=device,
     )
     assert mask is not None
-    return Block(length, None if torch.equal(mask, torch.ones_like(mask).tril()) else mask)
+    return Block(length, mask)
+
+
+def _is_causal(mask_function: Callable[..., Tensor], at: Tensor) -> bool:
+    """Whether each of these tokens [l] sees itself, those before it, and no other.
+
+    Some rows at a time: of a long sequence [l, l] alone would be gigabytes.
+    """
+    first = at.new_zeros(())
+    return all(
+        torch.equal(mask_function(first, first, rows[:, None], at), at <= rows[:, None])
+        for rows in torch.split(at, ROWS)
+    )
 
 
 AttentionInterface.register(APART, attend)

@@ -46,8 +46,10 @@ class Chat:
                 remedy="name a jinja file, or write the prompts as texts",
             )
 
-    def written(self, prompt: Text) -> str:
-        """The prompt as one text; raises Unusable for a chat that no template writes."""
+    def written(self, prompt: Text, at: str) -> str:
+        """The prompt `at` a place of the data as one text; raises Unusable for a chat that no
+        template writes.
+        """
         if isinstance(prompt, str) and not self._for_texts:
             return prompt
         self.check(prompt)
@@ -56,7 +58,7 @@ class Chat:
             return self._render(chat)
         except Exception as exc:  # a template is code: whatever it raises is about this chat
             raise Unusable(
-                "data",
+                at,
                 msgspec.to_builtins(chat),
                 reason="not_encoded",
                 rule=f"the chat template refuses it ({exc})",

@@ -176,7 +176,7 @@ def _kept(pack: Pack, at: Tensor) -> _Kept | None:
     rank = torch.arange(most, device=at.device)
     inside = rank < counts.unsqueeze(-1)
     first = (pack.kept_counts.cumsum(0) - pack.kept_counts)[at].unsqueeze(-1)
-    return _Kept(pack.kept_ids[torch.where(inside, first + rank, first)], inside)
+    return _Kept(pack.kept_ids[torch.where(inside, first + rank, 0)], inside)
 
 
 def _chunk(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from pipeline import plugins
+from pipeline.families import ADAPTERS
 from pipeline.model.load import load_model
-from pipeline.protocols import ADAPTERS
 from pipeline.run import Model
 
 

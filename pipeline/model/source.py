@@ -14,14 +14,14 @@ _CONTEXT = ("max_position_embeddings", "n_positions")
 REMEDY = "give a folder made by save_pretrained, or a Hugging Face name"
 
 
-def check_folder(path: str) -> None:
+def check_folder(path: str, *, at: str = WHERE) -> None:
     """Raises ConfigError for a path to nothing, before anyone takes it for a Hugging Face name.
 
-    Those have one slash at most, OWNER/NAME.
+    Those have one slash at most, OWNER/NAME. `at` is the key that says so.
     """
     is_name = path and not path.startswith(("/", ".", "~")) and path.count("/") <= 1
     if not is_name and not Path(path).is_dir():
-        raise ConfigError(WHERE, path, rule="there is no such folder", remedy=REMEDY)
+        raise ConfigError(at, path, rule="there is no such folder", remedy=REMEDY)
 
 
 def check_model(path: str) -> None:

@@ -7,10 +7,13 @@ How a chat becomes a text is in `chat`.
 from __future__ import annotations
 
 import hashlib
+import json
 from array import array
+from pathlib import Path
 from typing import Any
 
 import transformers
+from transformers.utils.hub import cached_file
 
 from pipeline.errors import ConfigError, Unusable
 from pipeline.model.chat import Chat
@@ -35,42 +38,36 @@ class Tokenizer:
         """Raises Unusable where the prompt is a chat and there is no template for any."""
         self._chat.check(prompt)
 
-    def encode(self, prompt: Text) -> bytes:
-        """The ids of a prompt; raises Unusable for one that has none.
+    def encode(self, prompt: Text, *, at: str = "data") -> bytes:
+        """The ids of a prompt; raises Unusable for one that has none, which stands `at`.
 
         What the tokenizer puts in front of a text stands in front of a chat too, and once, whether
         or not text or template begin with it; what it puts behind is left out, since the answer
         goes there.
         """
-        text = self._chat.written(prompt)
-        try:
-            encoded = self._tokenizer(text, return_special_tokens_mask=True)
-        except Exception as exc:  # tokenizers raises Exception itself; one prompt, told by its name
-            raise Unusable(
-                "data",
-                text,
-                reason="not_encoded",
-                rule=f"the tokenizer has no ids for this prompt ({exc})",
-                remedy="correct the prompt, or choose the tokenizer that it was written for",
-            ) from exc
+        text = self._chat.written(prompt, at)
+        encoded = self._encoded(text, "prompt", at, return_special_tokens_mask=True)
         front, ids = _without_added(encoded["input_ids"], encoded["special_tokens_mask"])
         return array("i", ids if ids[: len(front)] == front else front + ids).tobytes()
 
-    def encode_answer(self, text: str) -> bytes:
+    def encode_answer(self, text: str, *, at: str = "data") -> bytes:
         """The ids of an answer as a policy would have written it: the end token behind, no other
-        special token. Raises Unusable for one that has none.
+        special token. Raises Unusable for one that has none, which stands `at`.
         """
+        ids = self._encoded(text, "answer", at, add_special_tokens=False)["input_ids"]
+        return array("i", [*ids, *sorted(_ids(self._tokenizer.eos_token_id))[:1]]).tobytes()
+
+    def _encoded(self, text: str, what: str, at: str, **options: bool) -> Any:
         try:
-            ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
-        except Exception as exc:  # tokenizers raises Exception itself; one text, told by its name
+            return self._tokenizer(text, **options)
+        except Exception as exc:  # tokenizers raises Exception itself; one text, told by what it is
             raise Unusable(
-                "data",
+                at,
                 text,
                 reason="not_encoded",
-                rule=f"the tokenizer has no ids for this answer ({exc})",
-                remedy="correct the text, or choose the tokenizer that it was written for",
+                rule=f"the tokenizer has no ids for this {what} ({exc})",
+                remedy=f"correct the {what}, or choose the tokenizer that it was written for",
             ) from exc
-        return array("i", [*ids, *sorted(_ids(self._tokenizer.eos_token_id))[:1]]).tobytes()
 
     def describe(self) -> str:
         """How many ids there are and what they mean; two that are described alike are alike."""
@@ -145,11 +142,12 @@ def _from_file(path: str) -> Any:
 
 
 def _read(path: str, name: str) -> dict[str, Any]:
+    """A file of JSON of the model's, or nothing; transformers' own way to it would load torch."""
     try:
-        content, _ = transformers.PreTrainedConfig.get_config_dict(path, _configuration_file=name)
-    except OSError:
+        content = json.loads(Path(str(cached_file(path, name))).read_bytes())
+    except (OSError, ValueError):
         return {}
-    return dict(content)
+    return content if isinstance(content, dict) else {}
 
 
 def _ids(value: int | list[int] | None) -> set[int]:

@@ -17,6 +17,7 @@ from pipeline.watch.look import (
     Server,
     Snapshot,
     State,
+    keepers,
     present,
 )
 from pipeline.watch.seen import (
@@ -51,6 +52,7 @@ __all__ = [
     "explain",
     "findings",
     "imbalance",
+    "keepers",
     "newest",
     "present",
     "processes",

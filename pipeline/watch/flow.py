@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from pipeline.watch.advice import work_of
 from pipeline.watch.finding import Finding, listed, plural
-from pipeline.watch.look import Snapshot, present
+from pipeline.watch.look import Snapshot, keepers
 from pipeline.watch.seen import newest
 from pipeline.watch.waits import (
     COMPLETIONS,
@@ -111,8 +111,9 @@ def slow_evaluation(snapshot: Snapshot) -> Iterator[Finding]:
     standing = snapshot.evaluation
     if standing.version < 0 or standing.idle_seconds < STILL_SECONDS:
         return
-    kept = [s.beat.instance for s in present(snapshot) if s.beat.pinned == standing.version]
-    where = f"{listed(kept)} keeps its weights" if kept else "no engine has its weights any more"
+    kept = [who for who, version in keepers(snapshot).items() if version == standing.version]
+    verb = "keeps" if len(kept) == 1 else "keep"
+    where = f"{listed(kept)} {verb} its weights" if kept else "no engine has its weights any more"
     sentence = (
         f"the evaluation of version {standing.version} has stood still for"
         f" {standing.idle_seconds:.0f} s: {standing.left} of {plural(standing.size, 'group')} are"

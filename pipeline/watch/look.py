@@ -56,7 +56,7 @@ class Evaluation(Struct, frozen=True, kw_only=True):
 
     `version` is -1 while there is none; that of version `last` was the last to end, and `forgone`
     never could. Of `prompts` groups some member is to do. `idle_seconds` ago a group was admitted
-    or ended. Their tokens are in a `ledger` of their own.
+    or ended. Their tokens are in a `ledger` of their own. `data` is the digest of the held-out set.
     """
 
     version: int = -1
@@ -68,6 +68,7 @@ class Evaluation(Struct, frozen=True, kw_only=True):
     forgone: int = 0
     idle_seconds: float = 0.0
     ledger: Fates = {}
+    data: str = ""
 
     @property
     def left(self) -> int:
@@ -154,3 +155,9 @@ class Letter(Struct, frozen=True, kw_only=True):
 def present(snapshot: Snapshot) -> list[Seen]:
     """The newest boots, without those that said goodbye."""
     return [seen for seen in newest(snapshot.beats) if not seen.ended]
+
+
+def keepers(snapshot: Snapshot) -> dict[str, int]:
+    """The version that each engine keeps for an evaluation, of those that may take its work."""
+    able = [seen for seen in present(snapshot) if seen.alive and not seen.quarantined]
+    return {s.beat.instance: s.beat.pinned for s in able if s.beat.pinned >= 0}

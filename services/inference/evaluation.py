@@ -25,21 +25,23 @@ from services.inference.grading import Grader
 def evaluate(run: Run, *, base: bool = False) -> None:
     """Grades every kept version of `runs/NAME`, or the base model; prints a line for each.
 
-    But not those that were graded while the run went on. Writes `evaluation.json` into the run's
-    folder. Raises ConfigError where nothing is to grade.
+    But not those that were graded on the same prompts while the run went on. Writes
+    `evaluation.json` into the run's folder. Raises ConfigError where nothing is to grade.
     """
     if base:
         print(grade_base(run).sentence())
         return
     folder = run.folder
     kept = known_versions(folder)
-    points = {point.version: point for point in grades.read(folder).points if point.boots}
-    for point in points.values():
+    digest = Grader(run).digest
+    graded = [p for p in grades.read(folder).points if p.boots and p.data == digest]
+    known = {point.version for point in graded}
+    for point in graded:
         print(point.sentence(), flush=True)
-    for point in side_by_side(run, [one for one in kept if one.version not in points]):
-        points[point.version] = point
+    for point in side_by_side(run, [one for one in kept if one.version not in known]):
+        graded.append(point)
         print(point.sentence(), flush=True)
-    grades.write(folder, points.values())
+    grades.write(folder, graded)
 
 
 def grade_base(run: Run) -> Point:

@@ -14,10 +14,11 @@ from msgspec.structs import replace
 
 from pipeline import plugins
 from pipeline.errors import ConfigError
+from pipeline.families import DATASETS, ENGINES, SCORERS, TRANSPORTS
 from pipeline.grades import KeptVersion, Outcomes, Point, summary
 from pipeline.messages import Completion, Manifest, Prompt, Sampling, Work
 from pipeline.model.tokens import Tokenizer
-from pipeline.protocols import DATASETS, ENGINES, SCORERS, TRANSPORTS, Dataset, Engine, Transport
+from pipeline.protocols import Dataset, Engine, Transport
 from pipeline.run import Model, Run
 from pipeline.verdicts import AT, answer_of, outcome_term, terms
 from services.inference.referee import Referee
@@ -36,6 +37,7 @@ class Grader:
             raise ConfigError("evaluation", None, rule="is not set", remedy=remedy)
         self.run, self.members = run, members or run.evaluation.members
         dataset: Dataset = plugins.make(DATASETS, run.evaluation.data, at="evaluation.data")
+        self.digest = dataset.digest()
         self.examples = [dataset[index] for index in range(len(dataset))]
         first = outcome_term(terms(run.scoring.scorers))
         scorer = plugins.build(SCORERS, first.spec, at=AT, policy=run.model.path)
@@ -49,7 +51,7 @@ class Grader:
         sampled = self._outcomes(engine, "sampled", self.members, sampling)
         greedy = self._outcomes(engine, "greedy", 1, replace(sampling, temperature=0.0))
         engine.close()
-        return summary(kept, sampled, greedy, members=self.members)
+        return summary(kept, sampled, greedy, members=self.members, data=self.digest)
 
     def _engine(self, kept: KeptVersion) -> Engine:
         model = Model(path=kept.path, dtype=self.run.model.dtype)
@@ -86,7 +88,7 @@ class Grader:
             yield Prompt(
                 group=f"{name}-{seq}",
                 seq=seq,
-                ids=self.tokenizer.encode(example.prompt),
+                ids=self.tokenizer.encode(example.prompt, at=f"evaluation.data, example {seq}"),
                 members=members,
                 sampling=sampling,
                 seed=self.run.seed,

@@ -10,11 +10,12 @@ from pipeline.bus.bus import Bus
 from pipeline.bus.chunks import head
 from pipeline.bus.leases import Lease
 from pipeline.errors import Gone, SluiceError
+from pipeline.families import ENGINES, TRANSPORTS
 from pipeline.grades import meanwhile
 from pipeline.life import Life
 from pipeline.messages import Completion, Span, Work
 from pipeline.metrics import Metrics
-from pipeline.protocols import ENGINES, TRANSPORTS, Engine, Flip, Transport
+from pipeline.protocols import Engine, Flip, Transport
 from pipeline.run import Run
 from pipeline.watch.waits import FRESHER, PROMPTS, QUARANTINE, WEIGHTS
 from pipeline.weights.subscriber import Subscriber
@@ -31,6 +32,8 @@ HAND_BACK_SECONDS = 2.0
 
 WAITS = {"flip": FRESHER, "quarantined": QUARANTINE}
 """What an idle engine waits for, by the last reply to a take, if not for prompts."""
+OVER = ("closed", "late")
+"""What the bus says of a member whose group has ended, or is whole without it."""
 
 
 class Inference:
@@ -188,6 +191,8 @@ class Inference:
             self.numbers.saved(answer.completion, self.life.boot)
         else:
             self.chunks.failed(answer.completion)
+        if answer.reply in OVER and answer.lease.group in self.outbox.leases:
+            self.abandon(answer.lease.group)  # rather than with the next beat
 
     def settle(self, lease: Lease[Work], completion: Completion, reply: str) -> None:
         """A member is delivered, or never will be; its group is let go with the last one.
@@ -243,21 +248,25 @@ class Inference:
         self.weights.failed(error)
 
     def let_go_if_over(self) -> None:
-        """The evaluation of the version that is kept has ended, or never will begin."""
+        """The evaluation of the version that is kept has ended, or never will begin.
+
+        None begins before the version is proven, since that may prove wrong.
+        """
         if 0 <= self.lanes.pinned <= self.life.pulse.evaluated:
             self.let_go()
             self.keep_if_due()
+        pinned = self.lanes.pinned
+        self.life.pinned = pinned if self.weights.serves(pinned) else -1
 
     def keep_if_due(self) -> None:
         """What the engine serves, if that is to be evaluated and nothing is kept yet."""
         if self.engine.version > self.life.pulse.evaluated:
             self.lanes.keep_if_due()
-        self.life.pinned = self.lanes.pinned
 
     def let_go(self) -> None:
         """Keep no version for an evaluation any more."""
         self.numbers.lost(self.lanes.let_go(), self.life.boot)
-        self.life.pinned = self.lanes.pinned
+        self.life.pinned = -1
 
     def start_over(self) -> None:
         """This boot was declared dead, and its work is others' now."""

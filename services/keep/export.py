@@ -33,7 +33,7 @@ def export(
 
     With `best` that is the one whose held-out samples did best. The folder is by default
     `runs/NAME/export`. Raises ConfigError where it exists, or where nothing is there to export, and
-    SluiceError where it cannot be written.
+    SluiceError where it cannot be written, or a file of the checkpoint is not what was written.
     """
     target = folder or run.folder / "export"
     if best:
@@ -42,11 +42,14 @@ def export(
         source = find(run.folder, version)
         try:
             _check_absent(target)
+            source.check()
             with new_folder(target) as partial:
                 convert(source.model, partial, DTYPES[run.model.dtype])
                 _add_template(run.model.template, partial)
                 _check_absent(target)  # an empty folder of that name would be replaced
-        except (OSError, SafetensorError, msgspec.MsgspecError) as exc:
+        except ConfigError:
+            raise
+        except (OSError, SafetensorError, SluiceError, msgspec.MsgspecError) as exc:
             if attempt + 1 < TRIES and find(run.folder, version) != source:
                 continue
             raise SluiceError(f"{target} cannot be written from {source.model}: {exc}") from exc

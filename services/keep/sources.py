@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,18 +11,28 @@ import msgspec
 from msgspec import Struct
 
 from pipeline import grades
+from pipeline.digests import MARK, verify
 from pipeline.errors import ConfigError, SluiceError
 
 _CHECKPOINT = re.compile(r"(\d+)\.e(\d+)")
-MARK = "checkpoint.json"
+MODEL = "model"
 
 
 class Source(NamedTuple):
-    """A folder in Hugging Face format, and which weights are in it."""
+    """A folder in Hugging Face format, and which weights are in it.
+
+    `digests` are those that its files were written with, by their path beside it, where they are
+    known: those of a checkpoint.
+    """
 
     model: Path
     version: int
     step: int
+    digests: Mapping[str, str] = {}
+
+    def check(self) -> None:
+        """Raises SluiceError where a file of the model is not what was written."""
+        verify(self.model.parent, self.digests)
 
 
 class _Mark(Struct):
@@ -29,6 +40,7 @@ class _Mark(Struct):
 
     version: int
     step: int
+    files: dict[str, str] = {}
 
 
 def find(folder: Path, version: int | None) -> Source:
@@ -43,7 +55,8 @@ def find(folder: Path, version: int | None) -> Source:
             mark = _read(path / MARK)
         except FileNotFoundError:  # it is being written, or a run that goes on has removed it
             continue
-        return Source(path / "model", mark.version, mark.step)
+        written = {name: d for name, d in mark.files.items() if name.startswith(f"{MODEL}/")}
+        return Source(path / MODEL, mark.version, mark.step, written)
     remedy = "wait for the first, check the name (--set name=NAME) and the folder you are in"
     raise ConfigError(str(folder), None, rule="has no checkpoint", remedy=remedy)
 

@@ -17,7 +17,7 @@ from pipeline.bus.evaluations import group_name
 from pipeline.messages import Prompt, Sampling
 from pipeline.order import index
 from pipeline.run import Evaluation, Run
-from pipeline.watch import Snapshot, present
+from pipeline.watch import Snapshot, keepers
 from services.prompting.recipe import Recipe
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class HeldOut:
 
 def due(snapshot: Snapshot) -> int | None:
     """The newest version that an engine keeps and whose evaluation is still to come."""
-    kept = [seen.beat.pinned for seen in present(snapshot) if seen.alive]
+    kept = keepers(snapshot).values()
     return max((v for v in kept if v > snapshot.evaluation.last), default=None)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 
@@ -19,7 +19,11 @@ log = logging.getLogger(__name__)
 
 LONGEST_ERROR = 500
 
-Encode = Callable[[Text], bytes]
+
+class Encode(Protocol):
+    """Text to token ids, int32; raises Unusable for one that has none, which stands `at`."""
+
+    def __call__(self, prompt: Text, *, at: str) -> bytes: ...
 
 
 class Recipe:
@@ -38,10 +42,7 @@ class Recipe:
         context: int | None = None,
         at: str = "data",
     ) -> None:
-        """`encode` turns a prompt into token ids, int32; `context` is the model's, in tokens.
-
-        `at` is the key of the data set.
-        """
+        """`context` is the model's, in tokens; `at` is the key of the data set."""
         self._at = at
         self._dataset, self._encode, self._context = dataset, encode, context
         self._seed, self._members = run.seed, run.groups.members
@@ -61,7 +62,7 @@ class Recipe:
         place = index(cursor, size=len(self._dataset), seed=self._seed)
         example = self._dataset[place]
         where = f"{self._at}, example {place}"
-        ids = self._encode(example.prompt)
+        ids = self._encode(example.prompt, at=where)
         self._check_length(where, len(ids) // 4)
         prompt = self._prompt(cursor, ids, task=example.task, reference=_reference(where, example))
         try:

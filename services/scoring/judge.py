@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from pipeline.families import SCORERS
 from pipeline.messages import Score
 from pipeline.plugins import build, check, find, name_of, options_of
-from pipeline.protocols import SCORERS, Answer, Verdict
+from pipeline.protocols import Answer, Verdict
 from pipeline.run import Scoring, Spec
 from pipeline.verdicts import AT, Fault, Term, checked, raised, terms, total, version_of
 from services.scoring.pool import Pool

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pipeline.errors import ConfigError
+from pipeline.families import SCORERS
 from pipeline.plugins import build
-from pipeline.protocols import SCORERS, Answer
+from pipeline.protocols import Answer
 from pipeline.verdicts import AT, Fault, checked, raised, version_of
 from services.scoring.frames import HEADER_BYTES, Job, Ready, Reply, Setup, length, pack, unpack
 

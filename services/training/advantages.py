@@ -11,7 +11,7 @@ from typing import Annotated
 from msgspec import Meta
 from torch import Tensor
 
-from pipeline.errors import ConfigError
+from pipeline.errors import Unusable
 
 FLAT = 1e-6
 
@@ -44,10 +44,10 @@ def rloo(rewards: Tensor) -> Tensor:
 def max_rl(rewards: Tensor) -> Tensor:
     """(R - mean) / mean for rewards of 0 or more (maximum-likelihood RL, 2026); 0 where all are 0.
 
-    Raises ConfigError for a reward below 0: a mean near 0 between both signs has no meaning here.
+    Raises Unusable for a reward below 0: a mean near 0 between both signs has no meaning here.
     """
     if (rewards < 0).any():
-        raise ConfigError(
+        raise Unusable(
             "objective.advantage",
             "max_rl",
             rule=f"is for rewards of 0 or more, and a scorer gave {rewards.min().item():g}",

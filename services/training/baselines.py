@@ -68,7 +68,7 @@ class Ema:
         return [one.values - means[one.task] if len(one.values) else one.values for one in groups]
 
     def observe(self, groups: Sequence[Graded]) -> None:
-        """The batch was committed: its rewards count from the next one on."""
+        """The batch was stepped on: its rewards count from the next one on."""
         for task, mean in _by_task(groups).items():
             former = self._means.get(task, mean)
             self._means[task] = self._decay * former + (1 - self._decay) * mean

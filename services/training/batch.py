@@ -1,6 +1,7 @@
-"""The groups worth a step to its packs, with one weight for each of their tokens. † torch
+"""The groups worth a step to its sequences, with one weight for each of their tokens. † torch
 
-Judging is in `considered`; how the packs become a gradient in `objective` and the back ends.
+Judging is in `considered`; how the sequences become packs in `sequences`, and those a gradient in
+`objective` and the back ends.
 """
 
 from __future__ import annotations
@@ -12,75 +13,96 @@ import torch
 from torch import Tensor
 
 from pipeline.ledger import Fates
-from pipeline.messages import Completion, Group
-from pipeline.protocols import Batchwise, Graded, Pack
+from pipeline.protocols import Batchwise, Graded
+from services.training.briefs import Brief
 from services.training.considered import Considered, Refusal, Row, Rules, consider
-from services.training.packing import pack
-from services.training.shares import joined
-from services.training.streams import Imitated, Source, mixed
+from services.training.planned import Copied, Imitated, Planned
 from services.training.weights import Counted, token_weights
 
 
 class Batch(NamedTuple):
     """What one step consumes: nothing to step on where `tokens`, those inside the loss, is 0.
 
-    `groups`, and the `fates` of each, are all that were given to `build`, judged at `rules`.
+    `groups`, and the `fates` of each, are all that were given to `build`, judged at `rules`. The
+    columns for a teacher's ids are `likeliest` wide throughout the step.
     """
 
-    packs: tuple[Pack, ...]
+    sequences: tuple[Planned | Copied, ...]
     fates: dict[str, Fates]
     tokens: int
     statistics: dict[str, float]
-    groups: tuple[Group, ...]
+    groups: tuple[Brief, ...]
     rules: Rules
     refused: tuple[Refusal, ...]
     examples: tuple[Imitated, ...] = ()
     graded: tuple[Graded, ...] = ()
     """For an advantage that remembers: the groups whose rewards are learnt from."""
+    likeliest: int = 0
 
 
 def build(
-    considered: Iterable[Considered],
-    rules: Rules,
-    *,
-    pack_tokens: int,
-    examples: tuple[Imitated, ...] = (),
+    considered: Iterable[Considered], rules: Rules, *, examples: tuple[Imitated, ...] = ()
 ) -> Batch:
     """The batch of these groups, in order of admission, and of the examples to be imitated beside
     them. Judged again if the rules have moved.
     """
-    again = [c if c.rules == rules else consider(c.group, rules) for c in considered]
-    again.sort(key=lambda c: c.group.prompt.seq)
+    again = [c if c.rules == rules else consider(c.brief, rules) for c in considered]
+    again.sort(key=lambda c: c.brief.seq)
     graded = tuple(_graded(c) for c in again if c.verdict == "keep" and c.has_signal)
     kept = _advantaged([c for c in again if c.verdict == "keep"], graded, rules)
     rows = [(c, row) for c in kept for row in c.rows if row.tokens]
-    sources = [_source(c, row) for c, row in rows]
-    weights = _weights(rows, rules)
-    parts = [
-        _part(c.group, row, n, weight=weight)
-        for n, ((c, row), weight) in enumerate(zip(rows, weights, strict=True))
-    ]
-    if rows:  # examples alone are no step of the run
-        parts = mixed(parts, sources, examples, coefficients=rules.streams)
-    numbers = pack([part.ids.numel() for part in parts], pack_tokens)
+    copied = _copied(examples, rules, first=len(rows)) if rows else []  # alone they are no step
     return Batch(
-        packs=tuple(joined([parts[n] for n in members]) for members in numbers),
-        fates={c.group.prompt.group: c.fates for c in again},
+        sequences=(*_planned(rows, rules), *copied),
+        fates={c.brief.group: c.fates for c in again},
         tokens=sum(row.tokens for _, row in rows),
         statistics=_statistics(kept, [row for _, row in rows]),
-        groups=tuple(c.group for c in again),
+        groups=tuple(c.brief for c in again),
         rules=rules,
         refused=tuple(one for c in again for one in c.refused),
         examples=examples,
         graded=graded,
+        likeliest=max((row.told.likeliest or 0 for row in _taught(rows, rules)), default=0),
     )
+
+
+def _planned(rows: Sequence[tuple[Considered, Row]], rules: Rules) -> list[Planned]:
+    """Each with what a token of it weighs; without a signal it is there for its teacher alone."""
+    taught = _taught(rows, rules)
+    kl = rules.streams.distillation / max(1, sum(row.tokens for row in taught))
+    return [
+        Planned(
+            number,
+            c.brief.group,
+            row.member,
+            c.brief.prompt_tokens + row.told.tokens,
+            row.advantage if c.has_signal else 0.0,
+            row.outcome,
+            weight,
+            0.0 if row.told.likeliest is None else kl,
+            row.stretches,
+        )
+        for number, ((c, row), weight) in enumerate(zip(rows, _weights(rows, rules), strict=True))
+    ]
+
+
+def _taught(rows: Sequence[tuple[Considered, Row]], rules: Rules) -> list[Row]:
+    """Those of which a teacher is learnt from."""
+    is_learnt = rules.streams.distillation > 0
+    return [row for _, row in rows if is_learnt and row.told.likeliest is not None]
+
+
+def _copied(examples: Sequence[Imitated], rules: Rules, *, first: int) -> list[Copied]:
+    """Numbered from `first` on, all weighed by the tokens of their answers."""
+    weight = rules.streams.imitation / max(1, sum(one.tokens for one in examples))
+    return [Copied(number, one, weight) for number, one in enumerate(examples, start=first)]
 
 
 def _graded(considered: Considered) -> Graded:
     """Of all that have a reward, refused or not; float64."""
     by_member = {row.member: row.advantage for row in considered.rows}
     values = [by_member[member] for member in considered.rewards]
-    return Graded(considered.group.prompt.task, torch.tensor(values, dtype=torch.float64))
+    return Graded(considered.brief.task, torch.tensor(values, dtype=torch.float64))
 
 
 def _advantaged(
@@ -100,88 +122,24 @@ def _with(considered: Considered, values: Tensor) -> Considered:
 
 
 def _weights(rows: Sequence[tuple[Considered, Row]], rules: Rules) -> list[float]:
-    """Of a token of each row; what is in the batch for its teacher alone counts for nothing."""
+    """Of a token of each row, for its reward: none where there is no signal."""
     weights = iter(
         token_weights(
-            [_counted(c.group, row) for c, row in rows if c.has_signal],
+            [Counted(c.brief.group, row.tokens, c.brief.room) for c, row in rows if c.has_signal],
             rules.treatment.aggregation,
         )
     )
-    return [next(weights) if c.has_signal else 1.0 for c, _ in rows]
-
-
-def _counted(group: Group, row: Row) -> Counted:
-    prompt = group.prompt
-    return Counted(prompt.group, row.tokens, prompt.members * prompt.sampling.max_tokens)
-
-
-def _source(considered: Considered, row: Row) -> Source:
-    score = considered.group.members[row.member].score
-    return Source(score.teaching if score is not None else None, considered.has_signal)
-
-
-def _part(group: Group, row: Row, number: int, *, weight: float) -> Pack:
-    """One sequence [P + T]: the prompt, which is outside the loss, and the completion."""
-    prompt = _tensor(group.prompt.ids, torch.int32).long()
-    completion = _tensor(row.completion.ids, torch.int32).long()
-    ids = torch.cat([prompt, completion])
-    inside, lag = torch.zeros_like(ids, dtype=torch.bool), torch.zeros_like(ids)
-    for one in row.stretches:
-        tokens = slice(prompt.numel() + one.start, prompt.numel() + one.stop)
-        inside[tokens] = one.reason is None
-        lag[tokens] = one.lag or 0
-    behaviour = _tensor(row.completion.logprobs, torch.float32)
-    kept_counts, kept_ids = _kept(row.completion)
-    return Pack(
-        ids=ids,
-        positions=torch.arange(ids.numel()),
-        sequence=torch.full_like(ids, number),
-        temperature=torch.full(ids.shape, group.prompt.sampling.temperature, dtype=torch.float32),
-        behaviour=torch.cat([torch.zeros(prompt.numel()), behaviour]),
-        advantage=inside.float() * row.advantage,
-        weight=inside.float() * weight,
-        lag=lag,
-        kept_counts=torch.cat([torch.zeros(prompt.numel(), dtype=torch.int64), kept_counts]),
-        kept_ids=kept_ids,
-        score=torch.full(ids.shape, row.outcome, dtype=torch.float32),
-        segment=torch.cat([torch.zeros_like(prompt), _turns(row.completion)]),
-        ce_weight=torch.zeros(ids.shape),
-        kl_weight=torch.zeros(ids.shape),
-        teacher=torch.zeros(ids.shape),
-        teacher_ids=torch.zeros(*ids.shape, 0, dtype=torch.int64),
-        teacher_logprobs=torch.zeros(*ids.shape, 0),
-        reference=torch.zeros(ids.shape),
-    )
-
-
-def _turns(completion: Completion) -> Tensor:
-    """The number of each token's turn [T]: how many runs that others wrote have begun before it."""
-    turns = torch.zeros(completion.tokens, dtype=torch.int64)
-    for start, stop in completion.mask:
-        turns[start:] += int(start < stop)
-    return turns
-
-
-def _kept(completion: Completion) -> tuple[Tensor, Tensor]:
-    """How many ids each token was drawn from, and which; 0 and none where from all."""
-    if completion.kept is None:
-        return torch.zeros(completion.tokens, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
-    kept = completion.kept
-    return _tensor(kept.counts, torch.int32).long(), _tensor(kept.ids, torch.int32).long()
-
-
-def _tensor(raw: bytes, dtype: torch.dtype) -> Tensor:
-    return torch.frombuffer(bytearray(raw), dtype=dtype) if raw else torch.zeros(0, dtype=dtype)
+    return [next(weights) if c.has_signal else 0.0 for c, _ in rows]
 
 
 def _statistics(kept: Sequence[Considered], rows: Sequence[Row]) -> dict[str, float]:
     """Of the batch alone: without the groups that were dropped before it."""
-    lengths = [row.completion.tokens for row in rows]
-    cut = [row.completion.finish == "length" for row in rows]
+    lengths = [row.told.tokens for row in rows]
+    cut = [row.told.finish == "length" for row in rows]
     return {
         "groups": len(kept),
         "members": len(rows),
-        "members_spanning": sum(len({s.version for s in r.completion.spans}) > 1 for r in rows),
+        "members_spanning": sum(len({s.version for s in r.told.spans}) > 1 for r in rows),
         "reward_mean": _mean([reward for c in kept for reward in c.rewards.values()]),
         "completion_tokens_mean": _mean(lengths),
         "truncated_share": _mean(cut),

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -21,16 +20,18 @@ from msgspec.structs import replace
 from safetensors import SafetensorError
 
 from pipeline import disk
+from pipeline.digests import MARK, digests
 from pipeline.errors import ConfigError, SluiceError
 from pipeline.protocols import Snapshot
-from services.training.digests import MARK, digests
+from services.training.metrics import COPIED, WAITED, WRITTEN
 from services.training.remembered import Memory, Remembers, recall, write
 
-T = TypeVar("T")
+Told = Callable[[str, float], None]
+"""Hears what a part of a checkpoint has taken, in seconds: one of `metrics.PARTS`."""
 
 log = logging.getLogger(__name__)
 
-FOLDER, SCORES = "checkpoints", "scores.json"
+FOLDER = "checkpoints"
 _NAME = re.compile(r"\d{8,}\.e\d+")
 
 
@@ -64,29 +65,34 @@ class Checkpoints:
         *,
         kept: int = 2,
         others: Mapping[str, Remembers] | None = None,
+        told: Told = lambda part, seconds: None,
+        scores: Callable[[], Mapping[int, float]] = dict,
     ) -> None:
         """`take` copies the model and its optimizer; `others` are what else a step depends on.
 
-        Of the newest `kept` are kept, and the one with the best score.
+        `told` is called by the thread that writes, too. The newest `kept` are kept, the one whose
+        version has the best of the `scores`, and those of `awaited`, whose score is to come.
         """
         self.folder, self._take, self._kept = folder / FOLDER, take, kept
-        self._others = dict(others or {})
+        self._others, self._told = dict(others or {}), told
         self._writing: threading.Thread | None = None
         self._error: Exception | None = None
-        self._held: set[int] = set()
+        self._scores = scores
+        self.awaited: frozenset[int] = frozenset()
 
     def write(self, checkpoint: Checkpoint, *, epoch: int) -> None:
         """Copy what there is; it is written, whole and synced, by a thread, and older ones go then.
 
         Raises SluiceError for the one before.
         """
+        began = time.monotonic()
         self.flush()
         path = self.folder / f"{checkpoint.batch:08d}.e{epoch}"
         if path.exists():  # a trainer that has made no step since
             return
-        began = time.monotonic()
+        began = self._spent(WAITED, path, began)
         taken, others = self._take(), {name: one.memory() for name, one in self._others.items()}
-        log.info("checkpoint=%s copied_seconds=%.3f", path.name, time.monotonic() - began)
+        self._spent(COPIED, path, began)
         self._writing = threading.Thread(
             target=self._write, args=(path, checkpoint, taken, others), name="checkpoint"
         )
@@ -116,21 +122,6 @@ class Checkpoints:
         """What else a step depends on, as it was. Raises SluiceError."""
         recall(path, self._others)
 
-    def hold(self, version: int) -> None:
-        """A score of this version is to come: its checkpoint stays until then, or a restart."""
-        self._held.add(version)
-
-    def release(self, version: int) -> None:
-        """No score will come any more of this version, or of any before it."""
-        self._held = {held for held in self._held if held > version}
-
-    def score(self, version: int, score: float) -> None:
-        """How good a version is, higher is better; the best one's checkpoint stays."""
-        scores = _scores(self.folder) | {version: score}
-        self.folder.mkdir(parents=True, exist_ok=True)
-        disk.write(self.folder / SCORES, msgspec.json.encode(scores))
-        self._held.discard(version)
-
     def _write(
         self, path: Path, checkpoint: Checkpoint, taken: Snapshot, others: Mapping[str, Memory]
     ) -> None:
@@ -142,7 +133,14 @@ class Checkpoints:
             log.error("%s cannot be written: %s", path, exc)
             self._error = exc
             return
-        log.info("checkpoint=%s written_seconds=%.3f", path.name, time.monotonic() - began)
+        self._spent(WRITTEN, path, began)
+
+    def _spent(self, part: str, path: Path, began: float) -> float:
+        """Says how long it took; the time now."""
+        now = time.monotonic()
+        log.info("checkpoint=%s %s_seconds=%.3f", path.name, part, now - began)
+        self._told(part, now - began)
+        return now
 
     def _put(
         self, path: Path, checkpoint: Checkpoint, taken: Snapshot, others: Mapping[str, Memory]
@@ -157,11 +155,11 @@ class Checkpoints:
         """All but the newest, the best, and those whose score is to come."""
         whole = _whole(self.folder)
         versions = {path: _read(path).version for path in whole}
-        scores = _scores(self.folder)
+        scores = self._scores()
         scored = [path for path in whole if versions[path] in scores]
         best = max(scored, key=lambda path: scores[versions[path]], default=None)
         for path in whole[: -self._kept]:
-            if path != best and versions[path] not in self._held:
+            if path != best and versions[path] not in self.awaited:
                 shutil.rmtree(path)
 
 
@@ -181,20 +179,9 @@ def _batch_and_epoch(path: Path) -> tuple[int, int]:
     return int(batch), int(epoch)
 
 
-def _scores(folder: Path) -> dict[int, float]:
-    path = folder / SCORES
-    if not path.exists():
-        return {}
-    return _decoded(path, dict[int, float], "has no scores", "remove that file")
-
-
 def _read(path: Path) -> Checkpoint:
-    remedy = "remove that folder, to go on from the one before"
-    return _decoded(path / MARK, Checkpoint, "is no mark of a checkpoint", remedy)
-
-
-def _decoded(path: Path, kind: type[T], rule: str, remedy: str) -> T:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return msgspec.json.decode((path / MARK).read_bytes(), type=Checkpoint)
     except msgspec.MsgspecError as exc:
-        raise ConfigError(str(path), None, rule=f"{rule} ({exc})", remedy=remedy) from exc
+        rule, remedy = f"is no mark ({exc})", "remove that folder, to go on from the one before"
+        raise ConfigError(str(path / MARK), None, rule=rule, remedy=remedy) from exc

@@ -5,26 +5,28 @@ How those that are worth a step become its packs is in `batch`.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import torch
+from msgspec.structs import replace
 
-from pipeline.flaws import flaw
+from pipeline.errors import Unusable
 from pipeline.ledger import Fates, Sum, total
-from pipeline.messages import Completion, Group, Member
 from pipeline.protocols import Advantage
-from pipeline.verdicts import teaching_flaw
 from pipeline.versions import MASKED, Freshness, Stretch, judge, mask_out
 from services.training.advantages import compares, flat
+from services.training.briefs import SCORER_ERROR, Brief, Told
 from services.training.streams import POLICY_ALONE, Coefficients
 from services.training.weights import AS_GRADED, Treatment
 
+log = logging.getLogger(__name__)
+
 TRAINED = "trained"
 ZERO_SIGNAL = "zero_signal"
-SCORER_ERROR = "scorer_error"
 SKIPPED = "skipped"
 CUT_OFF = "length"
 
@@ -32,11 +34,10 @@ Verdict = Literal["keep", "zero_signal", "unusable"]
 
 
 class Rules(NamedTuple):
-    """How groups are judged at one step of the trainer, whose model knows `vocabulary` ids."""
+    """How groups are judged at one step of the trainer."""
 
     freshness: Freshness
     advantage: Advantage
-    vocabulary: int
     streams: Coefficients = POLICY_ALONE
     treatment: Treatment = AS_GRADED
 
@@ -50,7 +51,7 @@ class Row(NamedTuple):
     """A member as judged: its advantage, stretches that cover its completion, and its outcome."""
 
     member: int
-    completion: Completion
+    told: Told
     advantage: float
     stretches: tuple[Stretch, ...]
     outcome: float = 0.0
@@ -74,7 +75,7 @@ class Considered(NamedTuple):
     `rewards` are those of the members that have one, by member, as they are learnt from.
     """
 
-    group: Group
+    brief: Brief
     rules: Rules
     verdict: Verdict
     rows: tuple[Row, ...]
@@ -99,40 +100,49 @@ class Considered(NamedTuple):
     def refused(self) -> list[Refusal]:
         """Members of which no token may be trained, whatever becomes of the group."""
         return [
-            Refusal(row.stretches[0].reason or TRAINED, row.completion.tokens)
+            Refusal(row.stretches[0].reason or TRAINED, row.told.tokens)
             for row in self.rows
             if row.stretches and not row.tokens
         ]
 
 
-def consider(group: Group, rules: Rules) -> Considered:
+def consider(brief: Brief, rules: Rules) -> Considered:
     """Judge one group. Refused members shape the baseline, those without a reward do not.
 
     `unusable`: no token is inside the loss. `zero_signal`: its outcomes, before shaping, are all
     alike, or there is but one, where such groups are dropped. Members that failed are none of its
-    members: the bus booked them. Raises what the advantage raises for these rewards.
+    members: the bus booked them. Rewards that the advantage refuses are none, which is said.
     """
-    members = sorted(group.members.items())
-    marks = {m: mark for m, member in members if (mark := _mark(member, rules.treatment))}
+    try:
+        return _judged(brief, rules)
+    except Unusable as fault:  # deterministic: whoever follows this trainer would stumble as well
+        log.warning("group=%s reason=%s %s", brief.group, SCORER_ERROR, fault)
+        members = {m: replace(told, reward=None) for m, told in brief.members.items()}
+        return _judged(replace(brief, members=members), rules)
+
+
+def _judged(brief: Brief, rules: Rules) -> Considered:
+    members = sorted(brief.members.items())
+    marks = {m: mark for m, told in members if (mark := _mark(told, rules.treatment))}
     rewards = {m: mark.reward for m, mark in marks.items()}
     advantages = _advantages(rewards, rules.advantage)
     rows = tuple(
         Row(
             m,
-            member.completion,
+            told,
             advantages.get(m, 0.0),
-            _stretches(group, m, rules),
+            _stretches(told, rules),
             marks[m].outcome if m in marks else 0.0,
         )
-        for m, member in members
+        for m, told in members
     )
     verdict = _verdict(rows, [mark.outcome for mark in marks.values()], rules)
     has_signal = verdict == "keep"
-    if verdict == "zero_signal" and _is_taught(group, rows, rules):
+    if verdict == "zero_signal" and _is_taught(rows, rules):
         verdict = "keep"
     main = ZERO_SIGNAL if verdict == "zero_signal" else TRAINED
     fates = total(_fates(row.stretches, main) for row in rows)
-    return Considered(group, rules, verdict, rows, fates, rewards, has_signal)
+    return Considered(brief, rules, verdict, rows, fates, rewards, has_signal)
 
 
 def skipped(fates: Mapping[str, Fates]) -> dict[str, Fates]:
@@ -143,9 +153,9 @@ def skipped(fates: Mapping[str, Fates]) -> dict[str, Fates]:
     }
 
 
-def _reward(member: Member) -> float | None:
+def _reward(told: Told) -> float | None:
     """What a scorer sent is checked there; here it is the wire's, and may be no number."""
-    reward = member.score.reward if member.score is not None else None
+    reward = told.reward
     return reward if reward is not None and math.isfinite(reward) else None
 
 
@@ -154,14 +164,14 @@ class _Mark(NamedTuple):
     outcome: float
 
 
-def _mark(member: Member, treatment: Treatment) -> _Mark | None:
+def _mark(told: Told, treatment: Treatment) -> _Mark | None:
     """What is learnt from; an answer that was cut off may be worth 0, if it was graded at all."""
-    reward = _reward(member)
-    if reward is None or member.score is None:
+    reward = _reward(told)
+    if reward is None:
         return None
-    if treatment.truncated == "zero" and member.completion.finish == CUT_OFF:
+    if treatment.truncated == "zero" and told.finish == CUT_OFF:
         return _Mark(0.0, 0.0)
-    outcome = member.score.outcome
+    outcome = told.outcome
     return _Mark(reward, outcome if outcome is not None and math.isfinite(outcome) else reward)
 
 
@@ -172,38 +182,19 @@ def _advantages(rewards: Mapping[int, float], advantage: Advantage) -> dict[int,
     return dict(zip(rewards, map(float, values), strict=True))
 
 
-def _stretches(group: Group, member: int, rules: Rules) -> tuple[Stretch, ...]:
-    completion = group.members[member].completion
-    if reason := _refusal(group, member, rules.vocabulary):
-        return (Stretch(0, completion.tokens, None, reason),)
-    masks = completion.mask
-    if rules.treatment.truncated == "mask" and completion.finish == CUT_OFF:
-        masks = ((0, completion.tokens),)
-    return mask_out(judge(completion.spans, rules.freshness), masks)
+def _stretches(told: Told, rules: Rules) -> tuple[Stretch, ...]:
+    if reason := SCORER_ERROR if _reward(told) is None else told.flaw:
+        return (Stretch(0, told.tokens, None, reason),)
+    masks = told.mask
+    if rules.treatment.truncated == "mask" and told.finish == CUT_OFF:
+        masks = ((0, told.tokens),)
+    return mask_out(judge(told.spans, rules.freshness), masks)
 
 
-def _refusal(group: Group, member: int, vocabulary: int) -> str | None:
-    """Why no token of the member can be used, however fresh."""
-    if _reward(group.members[member]) is None:
-        return SCORER_ERROR
-    if _is_mistaught(group.members[member], vocabulary):
-        return SCORER_ERROR
-    return flaw(group.members[member].completion, group.prompt, vocabulary)
-
-
-def _is_mistaught(member: Member, vocabulary: int) -> bool:
-    """Whether a teacher's word does not fit to the completion."""
-    teaching = member.score.teaching if member.score is not None else None
-    if teaching is None:
-        return False
-    return bool(teaching_flaw(teaching, tokens=member.completion.tokens, vocabulary=vocabulary))
-
-
-def _is_taught(group: Group, rows: Sequence[Row], rules: Rules) -> bool:
+def _is_taught(rows: Sequence[Row], rules: Rules) -> bool:
     """Whether a teacher has said something of a token inside the loss, and that is learnt from."""
-    return rules.streams.distillation > 0 and any(
-        (score := group.members[row.member].score) and score.teaching for row in rows if row.tokens
-    )
+    taught = (row.told.likeliest is not None for row in rows if row.tokens)
+    return rules.streams.distillation > 0 and any(taught)
 
 
 def _verdict(rows: Sequence[Row], outcomes: list[float], rules: Rules) -> Verdict:

@@ -9,18 +9,14 @@ is made for each, and not for a packed row; `over = "segment"` makes it for each
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
-from msgspec import Meta
 from torch import Tensor
 
 from pipeline.protocols import Correction, Tokens
+from services.training.ranges import NotNegative, Over, Positive
 from services.training.ratios import clamped, largest, mean, total
-
-Positive = Annotated[float, Meta(gt=0)]
-NotNegative = Annotated[float, Meta(ge=0)]
-Over = Literal["sequence", "segment"]
 
 CAPS = {"token": 2.0, "sequence": 5.0, "geometric": 2.0}
 """Of `tis`, by its level."""
@@ -120,15 +116,19 @@ def product(tokens: Tokens, *, of: Sequence[Correction]) -> Tensor:
 
 
 class Normalised:
-    """Another correction's weights, scaled to a mean of 1 over the step; by at most `MOST`."""
+    """Another correction's weights, scaled to a mean of 1 over the step; by at most `MOST`.
+
+    The mean is over the tokens that it leaves in. Over all of them, those would have to make up for
+    the others, and the step would be as long as if nothing had been taken out.
+    """
 
     def __init__(self, of: Correction) -> None:
         self._of, self._factor = of, 1.0
 
     def look(self, tokens: Tokens) -> Tensor:
-        """The sum of the weights, and their number [1, 2]."""
+        """The sum of the weights, and how many are not 0 [1, 2]."""
         weight = self._of(tokens)[tokens.weight > 0].double()
-        return torch.stack([weight.sum(), weight.new_tensor(weight.numel())])[None]
+        return torch.stack([weight.sum(), (weight > 0).sum().to(weight.dtype)])[None]
 
     def told(self, rows: Tensor) -> Normalised:
         """The correction of this step, given the rows of all packs and ranks."""

@@ -6,16 +6,12 @@ reward k1 has its place; as a loss its gradient is 0 in expectation, so it is no
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import torch
-from msgspec import Meta
 from torch import Tensor
 
 from pipeline.protocols import Tokens
+from services.training.ranges import Positive
 from services.training.ratios import clamped, ratio
-
-Positive = Annotated[float, Meta(gt=0)]
 
 
 def k2(tokens: Tokens, *, coefficient: Positive) -> Tensor:

@@ -11,11 +11,12 @@ from collections.abc import Iterator
 
 from pipeline import plugins
 from pipeline.errors import ConfigError, Unusable
+from pipeline.families import DATASETS
 from pipeline.model.tokens import Tokenizer, context_length
 from pipeline.order import index
-from pipeline.protocols import DATASETS, Dataset
+from pipeline.protocols import Dataset
 from pipeline.run import Imitation, Run
-from services.training.streams import Imitated
+from services.training.planned import Imitated
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +51,10 @@ class Examples:
         """Those of a batch, counted from 1; always the same."""
         return tuple(map(self._example, self._places(batch)))
 
+    def digest(self) -> str:
+        """Of the data set."""
+        return self._dataset.digest()
+
     def _places(self, batch: int) -> Iterator[int]:
         first = (batch - 1) * self._per_step
         for cursor in range(first, first + self._per_step):
@@ -70,14 +75,20 @@ class Examples:
             rule, remedy = "its reference is no text to imitate", "write the answer there"
             raise Unusable(where, row.reference, rule=rule, remedy=remedy)
         found = Imitated(
-            self._tokenizer.encode(row.prompt), self._tokenizer.encode_answer(row.reference)
+            self._tokenizer.encode(row.prompt, at=where),
+            self._tokenizer.encode_answer(row.reference, at=where),
         )
-        tokens = (len(found.prompt) + len(found.answer)) // 4
-        if not found.prompt or (self._context and tokens > self._context):
-            rule = f"it has {tokens} tokens, and the context holds {self._context}"
-            rule = rule if found.prompt else "its prompt has no tokens"
-            raise Unusable(where, None, rule=rule, remedy="shorten it, or cut it")
+        self._check_length(where, found)
         return found
+
+    def _check_length(self, where: str, found: Imitated) -> None:
+        if not found.prompt:
+            rule, remedy = "its prompt has no tokens", "write a prompt: it predicts the answer"
+            raise Unusable(where, None, rule=rule, remedy=remedy)
+        tokens = len(found.prompt) // 4 + found.tokens
+        if self._context and tokens > self._context:
+            rule = f"it has {tokens} tokens, and the context holds {self._context}"
+            raise Unusable(where, None, rule=rule, remedy="shorten it")
 
 
 def examples_of(run: Run) -> Examples | None:

@@ -64,6 +64,12 @@ class Journal:
                 if line.get("reward") is not None:
                     yield line["step"], line["reward"]
 
+    def held_out(self) -> set[int]:
+        """The versions of whose evaluation a line tells."""
+        with self._path.open(encoding="utf-8") as file:
+            told = [json.loads(line)["held_out"] for line in file if '"held_out"' in line]
+        return {point["version"] for points in told for point in points}
+
     def keep(self, version: int, step: int, *, last: bool = False) -> None:
         """Keep the version where its turn has come, and the last one always."""
         due = version % self._every == 0 or last if self._every else False

@@ -10,20 +10,16 @@ have that constant times |A| for their gradient.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
-from msgspec import Meta
 from torch import Tensor
 
 from pipeline.protocols import Tokens
+from services.training.ranges import AboveOne, NotNegative, Positive, Share
 from services.training.ratios import clamped, mean, ratio, total
 from services.training.ratios import count as counted
 
-NotNegative = Annotated[float, Meta(ge=0)]
-Positive = Annotated[float, Meta(gt=0)]
-Share = Annotated[float, Meta(ge=0, lt=1)]
-AboveOne = Annotated[float, Meta(gt=1)]
 Level = Literal["token", "sequence"]
 
 

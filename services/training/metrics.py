@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from pipeline import disk
 from pipeline.clock import Clock
+from pipeline.families import SINKS
 from pipeline.grades import Point
 from pipeline.ledger import FLAWS
 from pipeline.metrics import Metrics
-from pipeline.protocols import SINKS
 from pipeline.watch.waits import GROUPS, OLDER_GROUPS
 from services.training.starvation import BYS
 
@@ -29,6 +29,8 @@ LAGS = (*map(str, range(16)), "more")
 LAG_BUCKETS_TO = (0, 1, 2, 4, 8)
 """Bounds of the buckets of lags that a step's figures are told by, in steps."""
 LAG_BUCKETS = ("0", "1", "2", "3-4", "5-8", "9+")
+PARTS = WAITED, COPIED, WRITTEN = "waited", "copied", "written"
+"""Of a checkpoint: training stands while it waits for the one before, and while it copies."""
 
 
 def bucket(tokens: int) -> str:
@@ -59,6 +61,7 @@ SHOWN = (
     Shown("entropy", "entropy_nats", "Mean entropy where the last step's tokens were drawn."),
     Shown("ce_loss", "imitation_nats", "Mean -log p of the last step's tokens that were imitated."),
     Shown("kl_loss", "distillation_nats", "Mean divergence from the teacher, of the last step."),
+    Shown("kl_term", "kl_term_nats", "Mean of `objective.kl` in the last step, as it was added."),
     Shown("grad_norm", "grad_norm", "Norm of the last step's gradient, before it was clipped."),
     Shown("learning_rate", "learning_rate", "Of the last step."),
 )
@@ -124,6 +127,7 @@ class Numbers:
         )
 
     def _declare_held_out(self, metrics: Metrics) -> None:
+        self.held_out_curve = metrics.curve("held_out")
         self.held_out = metrics.gauge_by(
             "held_out_ratio",
             "Of the last evaluation: mean outcome of samples, of greedy answers, and the share of "
@@ -133,11 +137,22 @@ class Numbers:
 
     def evaluated(self, point: Point) -> None:
         """An evaluation is complete."""
+        self.held_out_curve.add(point.version, point.sampled)
         values = {"sampled": point.sampled, "greedy": point.greedy, "passed": point.passed}
         for kind, value in values.items():
             self.held_out.labels(kind=kind).set(value)
 
+    def checkpointed(self, part: str, seconds: float) -> None:
+        """A part of a checkpoint is done; called by the thread that writes, too."""
+        self.checkpoint_seconds.labels(part=part).set(seconds)
+
     def _declare_files(self, metrics: Metrics) -> None:
+        self.checkpoint_seconds = metrics.gauge_by(
+            "checkpoint_seconds",
+            "Of the last checkpoint: for how long training waited for the one before, and for the "
+            "copy; and how long the copy was then written for, beside training.",
+            part=PARTS,
+        )
         self.sink_missed = metrics.counter_by(
             "sink_missed_lines", "Lines of metrics.jsonl that a sink did not take.", sink=[*SINKS]
         )

@@ -20,17 +20,10 @@ from torch import Tensor
 
 from pipeline import plugins
 from pipeline.anchor import check_anchor, corrections_of
+from pipeline.errors import ConfigError
+from pipeline.families import CORRECTIONS, DIVERGENCES, LOSSES
 from pipeline.model.packed import moved
-from pipeline.protocols import (
-    CORRECTIONS,
-    DIVERGENCES,
-    LOSSES,
-    Correction,
-    Loss,
-    Pack,
-    Tokens,
-    Wide,
-)
+from pipeline.protocols import Correction, Loss, Pack, Tokens, Wide
 from pipeline.run import Objective as Settings
 from pipeline.run import Run
 from services.training.corrections import Normalised, none, product
@@ -143,5 +136,9 @@ def _correction(settings: Settings) -> Correction:
         plugins.build(CORRECTIONS, spec, at="objective.correction")
         for spec in corrections_of(settings)
     ]
+    if (len(several) > 1 or settings.normalise) and any(isinstance(c, Wide) for c in several):
+        rule = "has a part that sees the whole step first, which is shown to one alone"
+        remedy = "name that part alone, without objective.normalise"
+        raise ConfigError("objective.correction", settings.correction, rule=rule, remedy=remedy)
     all_: Correction = several[0] if len(several) == 1 else partial(product, of=several)
     return Normalised(all_) if settings.normalise else all_

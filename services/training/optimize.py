@@ -17,6 +17,7 @@ from pipeline.protocols import Observes, Pack, Rank, StepResult
 from services.training.batch import Batch
 from services.training.considered import skipped
 from services.training.objective import Objective
+from services.training.records import Record
 from services.training.statistics import Statistics
 
 
@@ -27,8 +28,8 @@ class Done(NamedTuple):
     statistics: Statistics
 
 
-Act = Callable[[Sequence[Pack], float], Done]
-"""Gradients over all packs, then one step at this learning rate."""
+Act = Callable[[Batch, Record, float], Done]
+"""Gradients over a batch, from the cargo in its record; then one step at this learning rate."""
 
 
 class Step(NamedTuple):
@@ -47,14 +48,14 @@ class Optimizer:
         """`rate` is the learning rate of a batch, counted from 1."""
         self._act, self._rate = act, rate
 
-    def step(self, batch: Batch, *, number: int) -> Step:
-        """One step on the batch, which is the run's `number`th.
+    def step(self, batch: Batch, record: Record) -> Step:
+        """One step on the batch that was recorded.
 
         Skipped steps are numbered as well, so they move the schedule of the learning rate on. An
         advantage that remembers is told of each batch, whatever came of the step.
         """
-        rate = self._rate(number)
-        result, statistics = self._act(batch.packs, rate)
+        rate = self._rate(record.batch)
+        result, statistics = self._act(batch, record, rate)
         if isinstance(batch.rules.advantage, Observes):
             batch.rules.advantage.observe(batch.graded)
         if not result.finite:
@@ -79,10 +80,10 @@ def act_alone(
 
     `gathered` gives the rows of all ranks for this one's; it is called at once by all of them.
     """
+    packs = [objective.refer(pack) for pack in packs] if objective.refer else packs
     objective = told(rank, objective, packs, gathered=gathered)
     statistics = Statistics(objective)
     for pack in packs:
-        pack = objective.refer(pack) if objective.refer else pack
         rank.backward(pack, partial(objective, pack))
         statistics.add(pack, rank.last)
     return Done(rank.step(rate), statistics)
@@ -95,8 +96,11 @@ def told(
     *,
     gathered: Callable[[Tensor], Tensor] = as_it_is,
 ) -> Objective:
-    """The objective of this step; where it depends on the whole of it, after a look at all."""
-    if not objective.wide:
+    """The objective of this step; where it depends on the whole of it, after a look at all.
+
+    A step has packs on all ranks or on none.
+    """
+    if not objective.wide or not packs:
         return objective
     looks = [objective.look(pack, rank.logprobs(pack)) for pack in packs]
     return objective.told([gathered(torch.cat(rows)) for rows in zip(*looks, strict=True)])

@@ -7,9 +7,9 @@ window is free; what can be used waits here, and is judged again when a batch is
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from pipeline.bus.groups import Groups
 from pipeline.errors import SluiceError
@@ -17,6 +17,7 @@ from pipeline.ledger import Fates, total
 from pipeline.protocols import Advantage
 from pipeline.run import Lag
 from pipeline.versions import Freshness
+from services.training.briefs import Brief
 from services.training.considered import Considered, Refusal, Rules, consider
 from services.training.metrics import bucket
 from services.training.starvation import Kinds
@@ -45,17 +46,28 @@ LOOK_STEPS = 4
 """Ready groups are looked at for so many steps ahead: a look costs the same however many wait."""
 
 
+class HasCargo(Protocol):
+    """Who reads groups from the bus, and keeps their cargo until it is recorded or dropped."""
+
+    def read(self, groups: Sequence[str]) -> list[Brief]: ...
+
+    def drop(self, groups: Sequence[str]) -> None: ...
+
+
 class Pool:
-    """`rules` move on with every step; `exhausted`: nothing can come beside what is ready."""
+    """`rules` move on with every step; `exhausted`: nothing can come beside what is ready.
+
+    What is here are briefs: cargo stays with the rank that has read it.
+    """
 
     def __init__(
         self,
         groups: Groups,
         epoch: int,
         *,
+        cargo: HasCargo,
         lag: Lag,
         advantage: Advantage,
-        vocabulary: int,
         per_step: int,
         step: int = 0,
         steps: Mapping[int, int] = MappingProxyType({}),
@@ -64,9 +76,9 @@ class Pool:
     ) -> None:
         """`step` is where the trainer stands, `steps` has that of every version it may meet."""
         freshness = Freshness(step=step, steps=dict(steps), lag_max=lag.max, unit=lag.unit)
-        self.rules = Rules(freshness, advantage, vocabulary, streams, treatment)
+        self.rules = Rules(freshness, advantage, streams, treatment)
         self.exhausted = False
-        self._groups, self._epoch = groups, epoch
+        self._groups, self._epoch, self._cargo = groups, epoch, cargo
         self._limit, self._more = LOOK_STEPS * per_step, False
         self._order: list[str] = []
         self._usable: dict[str, Considered] = {}
@@ -88,10 +100,10 @@ class Pool:
             raise SluiceError(f"the run has {ready.batch} batches, and its trainer made {batch}")
         self._order = [ticket.group for ticket in ready.groups]
         new = [group for group in self._order if group not in self._usable]
-        fresh = [consider(group, self.rules) for group in self._groups.fetch(new)] if new else []
+        fresh = [consider(brief, self.rules) for brief in self._cargo.read(new)]
         self._first += fresh
         moved = [
-            consider(c.group, self.rules) for c in self._usable.values() if c.rules != self.rules
+            consider(c.brief, self.rules) for c in self._usable.values() if c.rules != self.rules
         ]
         for considered in (*fresh, *moved):
             self._keep_or_refuse(considered)
@@ -108,9 +120,9 @@ class Pool:
         """
         if self._more:
             return {}
-        whole = Counter(c.group.start_step for c in self._usable.values())
+        whole = Counter(c.brief.start_step for c in self._usable.values())
         flight, freshness = self._groups.started() - whole, self.rules.freshness
-        whole.subtract(c.group.start_step for c in chosen)
+        whole.subtract(c.brief.start_step for c in chosen)
         return unseated(
             flight, +whole, step=freshness.step, per_step=per_step, lag_max=freshness.lag_max
         )
@@ -152,22 +164,23 @@ class Pool:
         )
 
     def _keep_or_refuse(self, considered: Considered) -> None:
-        group = considered.group.prompt.group
+        group = considered.brief.group
         if considered.verdict == "keep":
             self._usable[group] = considered
             return
         self._usable.pop(group, None)
         self._groups.refuse(self._epoch, group, considered.fates)
+        self._cargo.drop([group])
         self._refused.append(considered)
 
 
 def kinds(considered: Considered, members: Iterable[int]) -> Kinds:
     """These members of a group by its task, and by their lengths."""
     out: Kinds = Counter()
-    prompt, found = considered.group.prompt, considered.group.members
+    brief = considered.brief
     for member in members:
-        out["task", prompt.task] += 1
-        out["length", bucket(found[member].completion.tokens)] += 1
+        out["task", brief.task] += 1
+        out["length", bucket(brief.members[member].tokens)] += 1
     return out
 
 

@@ -26,6 +26,10 @@ GRACE_SECONDS = 5.0
 LEFT, FAILED = "left", "failed: "
 
 
+class Blamed(SluiceError):
+    """Another rank has failed, or is gone."""
+
+
 class Pulse:
     """Ends this process where another rank fails, or is silent for `limit` seconds."""
 
@@ -51,7 +55,7 @@ class Pulse:
         deadline = time.monotonic() + 2 * SURE_SECONDS
         while time.monotonic() < deadline and not self._ended.is_set():
             if trouble := self._trouble(SURE_SECONDS):
-                return SluiceError(trouble)
+                return Blamed(trouble)
             time.sleep(BEAT_SECONDS / 2)
         return exc
 

@@ -6,17 +6,13 @@ pack, of which one row has many; a sequence's tokens stand together in it.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
 from pipeline.protocols import Tokens
+from services.training.ranges import Over
 
 MAX_LOG_RATIO = 20.0
-
-Over = Literal["sequence", "segment"]
-"""What is taken together: the tokens of a member, or of one turn of it."""
 
 
 def clamped(gap: Tensor) -> Tensor:

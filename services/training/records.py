@@ -1,38 +1,41 @@
 """The step record: all that a step consumes, on disk before the optimizer moves. † torch
 
-One file a batch, named by its number and the epoch of the trainer that planned it. It has no layout
-of packs or ranks: what a batch is made of follows from it and from RUN.toml. With `record = "off"`
-it has no groups either, and only says what became of them. Reading them back into a trainer is in
-`recovery`.
+The plan is one file a batch, named by its number and the epoch of the trainer that made it; the
+cargo is beside it, a file from each rank (`cargo`), all there before the plan is. It has no layout
+of packs, and any number of ranks may read it: what a batch is made of follows from it and from
+RUN.toml. With `record = "off"` the plan only says what became of the groups, and the cargo goes
+once it was stepped on. Reading records back into a trainer is in `recovery`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from pipeline import disk
 from pipeline.errors import DecodeError, SluiceError
 from pipeline.ledger import Fates
-from pipeline.messages import Group
 from services.training.batch import Batch
+from services.training.briefs import Brief
+from services.training.cargo import Place
 from services.training.considered import skipped
-from services.training.streams import Imitated
+from services.training.planned import Imitated
 
 _NAME = re.compile(r"(\d{8,})\.e(\d+)")
 
 
-class Record(Struct, frozen=True, kw_only=True, tag="record/1"):
+class Record(Struct, frozen=True, kw_only=True, tag="record/2"):
     """Batch `batch`, counted from 1, as planned when the trainer stood at `step` and `version`.
 
     `steps` has the step of every version that the groups' spans name; `fates` is what the commit
-    says of each group if the step is taken. Without `groups` its step cannot be made again.
-    `examples` were imitated in it.
+    says of each group if the step is taken. Without `groups` its step cannot be made again; their
+    cargo lies at `places`. `examples` were imitated in it.
     """
 
     batch: int
@@ -40,15 +43,21 @@ class Record(Struct, frozen=True, kw_only=True, tag="record/1"):
     step: int
     version: int
     steps: dict[int, int]
-    groups: tuple[Group, ...]
+    groups: tuple[Brief, ...]
     fates: dict[str, Fates]
+    places: dict[str, Place] = {}
     examples: tuple[Imitated, ...] = ()
 
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        return f"{self.batch:08d}.e{self.epoch}"
 
-def plan(batch: Batch, *, number: int, epoch: int, version: int, whole: bool) -> Record:
-    """The record of a batch that is about to be stepped; `whole`: so that it can be once more."""
+
+def plan(batch: Batch, *, number: int, epoch: int, version: int) -> Record:
+    """The record of a batch that is about to be stepped; of its cargo nothing is written yet."""
     freshness = batch.rules.freshness
-    spans = (s for g in batch.groups for m in g.members.values() for s in m.completion.spans)
+    spans = (s for g in batch.groups for m in g.members.values() for s in m.spans)
     named = {span.version for span in spans}
     return Record(
         batch=number,
@@ -56,9 +65,9 @@ def plan(batch: Batch, *, number: int, epoch: int, version: int, whole: bool) ->
         step=freshness.step,
         version=version,
         steps={v: step for v, step in sorted(freshness.steps.items()) if v in named},
-        groups=batch.groups if whole else (),
+        groups=batch.groups,
         fates=batch.fates,
-        examples=batch.examples if whole else (),
+        examples=batch.examples,
     )
 
 
@@ -80,11 +89,31 @@ class Records:
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "steps"
 
-    def write(self, record: Record) -> None:
-        """The record, whole and synced. Raises SluiceError where it cannot be written."""
-        path = self.folder / f"{record.batch:08d}.e{record.epoch}"
+    def begin(self, record: Record) -> str:
+        """Returns what the names of its files begin with; the folder is there from now on.
+
+        Raises SluiceError where it cannot be.
+        """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as exc:
+            why = f"{self.folder} cannot be made ({exc.strerror}): no step was made"
+            raise SluiceError(why) from exc
+        return self.stem(record)
+
+    def stem(self, record: Record) -> str:
+        """What the names of its files begin with."""
+        return str(self.folder / record.name)
+
+    def write(self, record: Record, *, whole: bool) -> None:
+        """The plan of a record whose cargo is written; `whole`: so that it can be stepped again.
+
+        Raises SluiceError where it cannot be written.
+        """
+        path = self.folder / record.name
+        if not whole:
+            record = replace(record, groups=(), places={}, examples=())
+        try:
             disk.write(path, _encoder.encode(record))
         except OSError as exc:
             raise SluiceError(
@@ -107,11 +136,12 @@ class Records:
 
     def forget(self, after: int) -> None:
         """Remove those with a higher number: what they led to is lost. Raises SluiceError."""
-        try:
-            for path in [path for number, _, path in self._all() if number > after]:
-                path.unlink()
-        except OSError as exc:
-            raise SluiceError(f"{exc.filename} cannot be removed ({exc.strerror})") from exc
+        for path in [path for number, _, path in self._all() if number > after]:
+            _remove([path, *_cargo_of(path)])  # the plan first: cargo alone is no record
+
+    def forget_cargo(self, record: Record) -> None:
+        """It was stepped on, and is not to be once more. Raises SluiceError."""
+        _remove(_cargo_of(self.folder / record.name))
 
     def outcomes(self, after: int, *, upto: int, since: int, step: int) -> Iterator[Outcome]:
         """What became of each batch above `after`, which stood at step `since`, and up to `upto`,
@@ -137,6 +167,18 @@ class Records:
         for path in self.folder.glob("*.e*") if self.folder.exists() else ():
             if match := _NAME.fullmatch(path.name):
                 yield int(match[1]), int(match[2]), path
+
+
+def _cargo_of(path: Path) -> list[Path]:
+    return [*path.parent.glob(f"{path.name}.r*")]
+
+
+def _remove(paths: Sequence[Path]) -> None:
+    try:
+        for path in paths:
+            path.unlink()
+    except OSError as exc:
+        raise SluiceError(f"{exc.filename} cannot be removed ({exc.strerror})") from exc
 
 
 def _read(path: Path) -> Record:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 
 from pipeline import plugins
+from pipeline.digests import verify
 from pipeline.errors import SluiceError
 from pipeline.model.fingerprint import fingerprint
 from pipeline.protocols import Advantage, Backend
@@ -22,7 +23,6 @@ from services.training.batch import Batch
 from services.training.batch import build as build_batch
 from services.training.checkpoints import Checkpoint, Checkpoints
 from services.training.considered import Rules, consider
-from services.training.digests import verify
 from services.training.optimize import Optimizer, Step
 from services.training.records import Record, Records
 from services.training.standing import Standing
@@ -44,11 +44,8 @@ class Replayed(NamedTuple):
 class Recovery:
     """Replays a run's records on one back end."""
 
-    def __init__(
-        self, run: Run, records: Records, *, advantage: Advantage, vocabulary: int
-    ) -> None:
-        self.records, self._run = records, run
-        self._advantage, self._vocabulary = advantage, vocabulary
+    def __init__(self, run: Run, records: Records, *, advantage: Advantage) -> None:
+        self.records, self._run, self._advantage = records, run, advantage
 
     def load(self, backend: Backend, checkpoints: Checkpoints) -> Standing:
         """The newest checkpoint into the back end. Raises SluiceError where it is damaged."""
@@ -78,7 +75,7 @@ class Recovery:
                     f" it leads to step {standing.step}: a record is missing"
                 )
             batch = self._batch(record)
-            step = optimizer.step(batch, number=record.batch)
+            step = optimizer.step(batch, record)
             moved = int(step.result.finite)
             standing = Standing(record.batch, standing.step + moved, record.version + moved)
             log.info("replayed batch=%d step=%d", record.batch, standing.step)
@@ -88,14 +85,9 @@ class Recovery:
         lag = self._run.lag
         freshness = Freshness(record.step, record.steps, lag.max, lag.unit)
         streams, treated = coefficients(self._run.objective), treatment(self._run)
-        rules = Rules(freshness, self._advantage, self._vocabulary, streams, treated)
-        groups = [consider(group, rules) for group in record.groups]
-        batch = build_batch(
-            groups,
-            rules,
-            pack_tokens=self._run.training.pack_tokens,
-            examples=record.examples,
-        )
+        rules = Rules(freshness, self._advantage, streams, treated)
+        groups = [consider(brief, rules) for brief in record.groups]
+        batch = build_batch(groups, rules, examples=record.examples)
         if batch.fates != record.fates:
             raise SluiceError(
                 f"record {record.batch} of {self.records.folder} gives other fates than it did:"

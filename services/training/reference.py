@@ -149,16 +149,28 @@ class Referred:
         self._reference.load(Path(folder))
 
 
-def reference_of(run: Run) -> Reference | None:
-    """As RUN.toml says, in the model's dtype; None where no term asks for it. Raises ConfigError.
+def reference_of(run: Run, policy: nn.Module) -> Reference | None:
+    """As RUN.toml says, in the model's dtype; None where no term asks for it.
 
-    Its memory is said.
+    Its memory is said. Raises ConfigError, also where its parameters are not those that the
+    policy, still whole, has.
     """
     reference, dtype = run.objective.reference, run.model.dtype
     if run.objective.kl is None:
         return None
     path = reference.path or run.model.path
     model = load_policy(replace(run.model, path=path), dtype=dtype).to(world().device)
+    _check_alike(path, model, policy)
     size = sum(parameter.nbytes for parameter in model.parameters())
     log.info("reference=%s dtype=%s every=%d bytes=%d", path, dtype, reference.every, size)
     return Reference(model, every=reference.every)
+
+
+def _check_alike(path: str, model: nn.Module, policy: nn.Module) -> None:
+    """Ids of the policy's would else be unknown to it, or its tensors of another shape."""
+    theirs, own = ({n: p.shape for n, p in m.named_parameters()} for m in (model, policy))
+    if wrong := [n for n in sorted({*theirs, *own}) if theirs.get(n) != own.get(n)]:
+        rule = f"is of another architecture than the policy: {len(wrong)} parameters differ"
+        remedy = "choose the policy's first model, or one that was trained from it"
+        where = "objective.reference.path"
+        raise ConfigError(where, path, rule=f"{rule} ({', '.join(wrong[:3])})", remedy=remedy)

@@ -1,8 +1,8 @@
 """What a step depends on besides the model, its optimizer and the step's record. † torch
 
-A running mean of rewards, a reference model that moves: each has a name, and a place in every
-checkpoint, in one file that holds its tensors and plain values. Rank 0 alone remembers; what other
-ranks have of it, it tells them again.
+A running mean of rewards, say: it has a name, and a place in every checkpoint, in one file that
+holds its tensors and plain values. Rank 0 alone remembers. What each rank has a copy of, as of the
+reference model, is in the state of its back end: see `reference`.
 """
 
 from __future__ import annotations

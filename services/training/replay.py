@@ -38,12 +38,12 @@ def replay(run: Run, *, say: Callable[[str], None] = print) -> bool:
         return True
     parts = assemble(run)
     same, standing = True, Standing()
-    recovery = Recovery(run, records, advantage=parts.advantage, vocabulary=parts.vocabulary)
+    recovery = Recovery(run, records, advantage=parts.advantage)
     for done in recovery.replay(parts.optimizer, standing):
         standing = done.standing
         if (mark := checkpoints.get(standing.batch)) is not None:
-            same &= _compare(mark, fingerprint(parts.backend.masters()), say)
-    parts.backend.close()
+            same &= _compare(mark, fingerprint(parts.team.masters()), say)
+    parts.team.close()
     _check_whole(records, numbers, standing)
     say(f"replayed {len(numbers)} batches, {standing.step} steps")
     return same

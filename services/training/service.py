@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from pipeline import plugins
+from pipeline import grades, plugins
 from pipeline.bus.bus import Bus
 from pipeline.errors import Gone
+from pipeline.families import TRANSPORTS
 from pipeline.grades import Point, meanwhile
 from pipeline.ledger import Sum
 from pipeline.life import Life
 from pipeline.metrics import Metrics
 from pipeline.model.load import DTYPES
-from pipeline.protocols import TRANSPORTS, Backend, Transport
+from pipeline.protocols import Transport
 from pipeline.run import Run
 from pipeline.watch import Snapshot
 from pipeline.watch.waits import GROUPS, OLDER_GROUPS
 from pipeline.weights.publisher import Publisher
+from services.process import open_run
 from services.training.batch import Batch
 from services.training.batch import build as build_batch
 from services.training.checkpoints import Checkpoints
@@ -30,13 +34,15 @@ from services.training.considered import ZERO_SIGNAL
 from services.training.ending import Ending, hopeless, left
 from services.training.epochs import Claim, await_former, claim
 from services.training.evaluations import Evaluations
+from services.training.imitation import AT as IMITATED
 from services.training.imitation import Examples, examples_of
 from services.training.journal import Journal, step_line
 from services.training.metrics import Numbers
 from services.training.optimize import Optimizer, Step
 from services.training.parts import Parts, assemble
 from services.training.pool import NOTHING_REFUSED, Pool, Tally
-from services.training.records import Records, plan
+from services.training.ranks import Leader
+from services.training.records import Record, Records, plan
 from services.training.recovery import Recovery, mark
 from services.training.remembered import remembering
 from services.training.resumption import commit_again, resume
@@ -71,7 +77,7 @@ class Training:
         self,
         run: Run,
         bus: Bus,
-        backend: Backend,
+        team: Leader,
         *,
         claimed: Claim,
         standing: Standing,
@@ -88,13 +94,13 @@ class Training:
         evaluations: Evaluations | None = None,
     ) -> None:
         """`window` is what is in force now."""
-        self.settings, self.bus, self.backend = run, bus, backend
+        self.settings, self.bus, self.team = run, bus, team
         self.optimizer, self.publisher, self.journal = optimizer, publisher, journal
         self.records, self.checkpoints = records, checkpoints
         self.life, self.numbers, self.clock = life, numbers, numbers.clock
         self.pool, self.claimed, self.epoch = pool, claimed, claimed.epoch
         self.examples, self.evaluations = examples, evaluations
-        self.held_out: Point | None = None  # an evaluation that no line tells of yet
+        self.held_out = _untold(evaluations, journal)  # what no line tells of yet
         self.committed, self.optimizer_step, self.version = standing
         self.starvation = Starvation(members=run.groups.members)
         steered, per_step = run.lag.control, run.groups.per_step
@@ -111,8 +117,8 @@ class Training:
             batch = self.collect()
             if batch is None:
                 break
-            self.record(batch)
-            step = self.step(batch)
+            record = self.record(batch)
+            step = self.step(batch, record)
             self.commit(step)
             if step.result.finite:
                 self.announce()
@@ -133,19 +139,23 @@ class Training:
                 time.sleep(IDLE_SECONDS)
         return None
 
-    def record(self, batch: Batch) -> None:
-        """All that the step consumes, on disk before it is made."""
+    def record(self, batch: Batch) -> Record:
+        """All that the step consumes, on disk before it is made: its cargo, then the plan."""
         number, whole = self.committed + 1, self.settings.training.record == "on"
         with self.clock("other"):
+            record = plan(batch, number=number, epoch=self.epoch, version=self.version)
+            record = replace(record, places=self.team.write(record))
             self.claimed.check()
-            self.records.write(
-                plan(batch, number=number, epoch=self.epoch, version=self.version, whole=whole)
-            )
+            self.records.write(record, whole=whole)
+        return record
 
-    def step(self, batch: Batch) -> Step:
+    def step(self, batch: Batch, record: Record) -> Step:
         """One optimizer step, taken or not."""
         with self.clock("busy"), self.life.long(None, LONGEST_ACT_SECONDS):
-            return self.optimizer.step(batch, number=self.committed + 1)
+            step = self.optimizer.step(batch, record)
+        if self.settings.training.record == "off":
+            self.records.forget_cargo(record)
+        return step
 
     def commit(self, step: Step) -> None:
         """Effect in the ledger: the groups are closed, their places are free, the step counts."""
@@ -166,8 +176,11 @@ class Training:
         """Copy the weights out; they are sent, and then announced, while training goes on."""
         with self.clock("other"), self.life.long(None, LONGEST_ACT_SECONDS):
             self.life.version = self.version
-            self.publisher.publish(self.version, self.optimizer_step, self.backend.weights())
+            self.publisher.publish(self.version, self.optimizer_step, self.team.weights())
             self.journal.keep(self.version, self.optimizer_step)
+            if self.evaluations:
+                self.evaluations.expect(self.version)
+                self.checkpoints.awaited = self.evaluations.due
 
     def write_down(self, step: Step) -> None:
         """The step as a line of metrics.jsonl, as a log line, and in Prometheus."""
@@ -179,7 +192,7 @@ class Training:
             line["window"] = self.steer(line)
             if self.held_out:
                 line["held_out"] = msgspec.to_builtins(self.held_out, str_keys=True)
-                self.held_out = None
+                self.held_out = []
             self.journal.write(line)
             self.numbers.observe(line)
             log.info(
@@ -198,12 +211,15 @@ class Training:
         """Whose members are starved, for the line, and for the beat to say by name."""
         self.starvation.observe(tally.sampled, tally.trained)
         self.life.starved = self.starvation.starved()
-        return {"least_share": {by: self.starvation.least(by) for by in BYS}}
+        least = {by: self.starvation.least(by) for by in BYS}
+        return {
+            "least_share": {by: one.quotient if one else math.nan for by, one in least.items()},
+            "least_shared": {by: one.name for by, one in least.items() if one},
+        }
 
     def checkpoint(self, *, last: bool = False) -> None:
         """Where a trainer that follows begins, every so many batches."""
-        if is_graded := self.is_graded():
-            self.checkpoints.hold(self.version)
+        is_graded = self.version in self.checkpoints.awaited
         if not (last or is_graded) and self.committed % self.settings.training.checkpoint_every:
             return
         with self.clock("other"), self.life.long(None, LONGEST_ACT_SECONDS):
@@ -234,21 +250,15 @@ class Training:
         except Gone:
             self.life.reborn()
 
-    def is_graded(self) -> bool:
-        """Whether the version is to be evaluated while the run goes on."""
-        every = meanwhile(self.settings)
-        return every > 0 and self.version % every == 0
-
     def note(self, snapshot: Snapshot) -> None:
         """What an evaluation found, once it is complete: for the next line, and the checkpoints."""
         if self.evaluations is None:
             return
+        self.claimed.check()
         if point := self.evaluations.look(snapshot):
-            self.held_out = point
+            self.held_out.append(point)
             self.numbers.evaluated(point)
-            self.checkpoints.score(point.version, point.sampled)
-        few_ago = self.version - 2 * meanwhile(self.settings) - 1
-        self.checkpoints.release(max(snapshot.evaluation.last, few_ago))
+        self.checkpoints.awaited = self.evaluations.due
 
     def look(self) -> bool:
         """What is ready now; False where the server was put back, and had to be told again."""
@@ -282,7 +292,6 @@ class Training:
         return build_batch(
             oldest,
             self.pool.rules,
-            pack_tokens=self.settings.training.pack_tokens,
             examples=self.examples(self.committed + 1) if self.examples else (),
         )
 
@@ -312,7 +321,9 @@ class Training:
         Where another ended the run first, that word stands.
         """
         complete = self.committed >= self.settings.steps
-        alike = self.bus.snapshot().ledger.get(ZERO_SIGNAL, Sum(0, 0)).members
+        snapshot = self.bus.snapshot()
+        self.note(snapshot)
+        alike = snapshot.ledger.get(ZERO_SIGNAL, Sum(0, 0)).members
         ending = left(
             self.optimizer_step, complete=complete, drained=self.pool.drained, alike=alike
         )
@@ -321,7 +332,7 @@ class Training:
             self.publisher.flush()
             self.checkpoints.flush()
             self.journal.keep(self.version, self.optimizer_step, last=True)
-            self.backend.close()
+            self.team.close()
             if ending is not None:
                 self.finish(ending)
             else:
@@ -332,6 +343,8 @@ class Training:
     def finish(self, ending: Ending) -> None:
         """Everybody hears that the run is over."""
         self.bus.groups.finish(self.epoch, *ending)
+        if self.evaluations:
+            self.evaluations.end()
 
 
 def build(run: Run, bus: Bus, *, life: Life, metrics: Metrics) -> Training:
@@ -343,9 +356,11 @@ def build(run: Run, bus: Bus, *, life: Life, metrics: Metrics) -> Training:
     sinks = _sinks(run, numbers)
     await_former(bus, life.boot, run.bus.lease_seconds)
     with life.long("model", 600):
-        parts, examples = assemble(run), examples_of(run)
+        parts, examples = assemble(run, bus.groups.fetch), examples_of(run)
+    if examples:  # a run that goes on imitates what it began with, as it goes on with its data
+        open_run(bus, run, **{IMITATED: examples.digest()})
     transport: Transport = plugins.make(TRANSPORTS, run.weights, at="weights", run=run.name)
-    records, checkpoints = Records(run.folder), _checkpoints(run, parts)
+    records, checkpoints = Records(run.folder), _checkpoints(run, parts, numbers)
     claimed = claim(bus, run.folder, life.boot)
     numbers.folder = run.folder
     life.also = looking(metrics, bus, target_steps=run.steps)
@@ -356,10 +371,13 @@ def build(run: Run, bus: Bus, *, life: Life, metrics: Metrics) -> Training:
         standing = resume(bus, claimed, records, standing)
     for step, reward in journal.rewards():
         numbers.rewards.add(step, reward)
+    evaluations = _evaluations(run, bus, claimed.epoch)
+    for point in evaluations.points() if evaluations else ():
+        numbers.evaluated(point)
     return Training(
         run,
         bus,
-        parts.backend,
+        parts.team,
         claimed=claimed,
         standing=standing,
         pool=_pool(run, bus, parts, claimed=claimed, standing=standing),
@@ -376,10 +394,17 @@ def build(run: Run, bus: Bus, *, life: Life, metrics: Metrics) -> Training:
         journal=journal,
         life=life,
         numbers=numbers,
-        window=bus.snapshot().window if run.lag.control else run.window,
+        window=_window(run, bus, claimed.epoch, standing),
         examples=examples,
-        evaluations=_evaluations(run, bus, claimed.epoch),
+        evaluations=evaluations,
     )
+
+
+def _window(run: Run, bus: Bus, epoch: int, standing: Standing) -> int:
+    """What is in force: as it was narrowed, or all of it where nothing steers it any more."""
+    if run.lag.control is None:
+        bus.groups.narrow(epoch, batch=standing.batch, window=run.window)
+    return bus.snapshot().window
 
 
 def _sinks(run: Run, numbers: Numbers) -> Feeds:
@@ -389,12 +414,14 @@ def _sinks(run: Run, numbers: Numbers) -> Feeds:
     return feeds(run.training.sinks, run.folder, failed=failed)
 
 
-def _checkpoints(run: Run, parts: Parts) -> Checkpoints:
+def _checkpoints(run: Run, parts: Parts, numbers: Numbers) -> Checkpoints:
     return Checkpoints(
         run.folder,
         parts.snapshot,
         kept=run.training.checkpoints_kept,
         others=remembering(advantage=parts.advantage),
+        told=numbers.checkpointed,
+        scores=partial(grades.scores, run.folder),
     )
 
 
@@ -402,8 +429,8 @@ def _caught_up(
     run: Run, parts: Parts, *, records: Records, checkpoints: Checkpoints, journal: Journal
 ) -> Standing:
     """Where the trainer before this one stood: its checkpoint, and the records since."""
-    recovery = Recovery(run, records, advantage=parts.advantage, vocabulary=parts.vocabulary)
-    standing = recovery.load(parts.backend, checkpoints)
+    recovery = Recovery(run, records, advantage=parts.advantage)
+    standing = recovery.load(parts.team, checkpoints)
     for replayed in recovery.replay(parts.optimizer, standing):
         standing = replayed.standing
         if standing.batch > journal.last_batch:
@@ -415,9 +442,9 @@ def _pool(run: Run, bus: Bus, parts: Parts, *, claimed: Claim, standing: Standin
     return Pool(
         bus.groups,
         claimed.epoch,
+        cargo=parts.team,
         lag=run.lag,
         advantage=parts.advantage,
-        vocabulary=parts.vocabulary,
         per_step=run.groups.per_step,
         step=standing.step,
         steps={**bus.versions.steps(), standing.version: standing.step},
@@ -427,6 +454,14 @@ def _pool(run: Run, bus: Bus, parts: Parts, *, claimed: Claim, standing: Standin
 
 
 def _evaluations(run: Run, bus: Bus, epoch: int) -> Evaluations | None:
-    if run.evaluation is None or not meanwhile(run):
+    if run.evaluation is None or not (every := meanwhile(run)):
         return None
-    return Evaluations(bus, run.folder, epoch, members=run.evaluation.members)
+    return Evaluations(bus, run.folder, epoch, every=every, members=run.evaluation.members)
+
+
+def _untold(evaluations: Evaluations | None, journal: Journal) -> list[Point]:
+    """What a trainer that was killed had found, and not written down."""
+    if evaluations is None:
+        return []
+    told = journal.held_out()
+    return [point for point in evaluations.points() if point.version not in told]

@@ -1,62 +1,67 @@
-"""The packs of a step, shared out among ranks: as many on each, at about the same cost. † torch
+"""The sequences of a step, shared out among ranks: as many packs on each, at about the same cost.
+† torch
 
-A collective inside a pass needs every rank in it, so a rank with fewer packs gets dummies: two
-tokens of weight 0, in the graph like any other.
+What a rank is sent is its plan; the packs it makes itself, from the cargo in the step's record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from contextlib import closing
 
-import torch
+from msgspec import Struct
 
 from pipeline.protocols import Pack
+from services.training.batch import Batch
+from services.training.cargo import Lying, Place
 from services.training.packing import BY_TOKENS, Cost, layout
+from services.training.planned import Copied, Planned
+from services.training.records import Record
+from services.training.sequences import dummy, imitated, joined, sampled
+
+
+class Share(Struct, frozen=True, kw_only=True):
+    """A rank's part of a step: its packs, of which some may be empty, and where their cargo lies:
+    in files whose names begin with `stem`.
+    """
+
+    packs: list[list[Planned | Copied]]
+    places: dict[str, Place]
+    stem: str
+    likeliest: int
 
 
 def share(
-    packs: Sequence[Pack], ranks: int, pack_tokens: int, *, cost: Cost = BY_TOKENS
-) -> list[list[Pack]]:
-    """Packs anew, of at most `pack_tokens`, by rank; their sequences keep their numbers."""
-    sequences = [one for each in packs for one in apart(each)]
-    lengths = [one.ids.numel() for one in sequences]
-    return [
-        [
-            joined([sequences[n] for n in numbers]) if numbers else dummy(sequences[0])
-            for numbers in mine
-        ]
+    batch: Batch, record: Record, stem: str, *, ranks: int, pack_tokens: int, cost: Cost = BY_TOKENS
+) -> list[Share]:
+    """For each rank, packs of at most `pack_tokens`; the sequences keep their numbers."""
+    lengths = [one.tokens for one in batch.sequences]
+    planned = [
+        [[batch.sequences[n] for n in numbers] for numbers in mine]
         for mine in layout(lengths, pack_tokens, ranks, cost=cost)
     ]
-
-
-def apart(packed: Pack) -> list[Pack]:
-    """The pack's sequences, each as a pack."""
-    starts = (packed.positions == 0).nonzero().flatten().tolist()
-    lengths = [
-        end - start for start, end in zip(starts, [*starts[1:], packed.ids.numel()], strict=True)
+    return [
+        Share(packs=packs, places=_needed(packs, record), stem=stem, likeliest=batch.likeliest)
+        for packs in planned
     ]
-    kept = [int(counts.sum()) for counts in torch.split(packed.kept_counts, lengths)]
-    columns = packed._asdict()
-    parts = [
-        torch.split(column, kept if name == "kept_ids" else lengths)
-        for name, column in columns.items()
-    ]
-    return [Pack(*columns) for columns in zip(*parts, strict=True)]
 
 
-def joined(packs: Sequence[Pack]) -> Pack:
-    """All of their sequences in one pack."""
-    return Pack(*map(torch.cat, zip(*packs, strict=True)))
+def made(share: Share) -> list[Pack]:
+    """The packs, on the rank whose share it is. Raises SluiceError for cargo that is not there."""
+    with closing(Lying(share.stem, share.places)) as cargo:
+        return [
+            joined([_pack(one, cargo, share.likeliest) for one in planned])
+            if planned
+            else dummy(share.likeliest)
+            for planned in share.packs
+        ]
 
 
-def dummy(like: Pack) -> Pack:
-    """Two tokens of which the second is predicted, for nothing; columns as wide as those of `like`.
+def _pack(one: Planned | Copied, cargo: Lying, likeliest: int) -> Pack:
+    if isinstance(one, Copied):
+        return imitated(one, likeliest=likeliest)
+    return sampled(one, *cargo.member(one.group, one.member), likeliest=likeliest)
 
-    Every number is 0 but the temperature.
-    """
-    nothing = Pack(*(column.new_zeros((2, *column.shape[1:])) for column in like))
-    return nothing._replace(
-        positions=torch.arange(2),
-        temperature=nothing.temperature + 1,
-        kept_ids=nothing.kept_ids[:0],
-    )
+
+def _needed(packs: list[list[Planned | Copied]], record: Record) -> dict[str, Place]:
+    groups = {one.group for pack in packs for one in pack if isinstance(one, Planned)}
+    return {group: record.places[group] for group in sorted(groups)}

@@ -5,7 +5,6 @@ Pure counts of what the pool has judged. What a step consumes does not depend on
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
@@ -68,9 +67,9 @@ class Starvation:
         """Of every kind of which enough should have been trained; no kind is alone."""
         return [share for by in BYS for share in self._shares(by)]
 
-    def least(self, by: By) -> float:
-        """The least quotient of the two shares; not a number while too little was counted."""
-        return min((share.quotient for share in self._shares(by)), default=math.nan)
+    def least(self, by: By) -> Share | None:
+        """Whose quotient of the two shares is least; None while too little was counted."""
+        return min(self._shares(by), key=lambda share: share.quotient, default=None)
 
     def starved(self) -> tuple[Starved, ...]:
         """Those that an alarm is for, the worst first."""

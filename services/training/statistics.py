@@ -18,8 +18,8 @@ from services.training.objective import Objective
 from services.training.ratios import MAX_LOG_RATIO, clamped, ratio
 from services.training.streams import StreamSums, sums
 
-# Order of the sums: tokens, r, r squared, k3, entropy, clipped, trust-masked, clamped.
-_SUMS = 8
+# Order of the sums: tokens, r, r squared, k3, entropy, clipped, trust-masked, clamped, KL term.
+_SUMS = 9
 _TOLERANCE = 1e-5
 
 
@@ -58,9 +58,11 @@ class Statistics:
         r = ratio(tokens.logp.double(), tokens.behaviour.double())
         k3 = r - 1 - clamped(gap)
         masked = self._objective.correction(tokens) == 0
+        term = self._objective.kl(tokens) if self._objective.kl else torch.zeros_like(r)
         far = gap.abs() > MAX_LOG_RATIO
         columns = [torch.ones_like(r), r, r * r, k3, seen.entropy, self._clipped(tokens)]
-        table = torch.stack([c.double() for c in (*columns, masked, far)], dim=-1)  # [T, _SUMS]
+        columns += [masked, far, term]
+        table = torch.stack([column.double() for column in columns], dim=-1)  # [T, _SUMS]
         bucket = torch.bucketize(pack.lag[inside], torch.tensor(LAG_BUCKETS_TO)).cpu()
         self._sums.index_add_(0, bucket, table[inside].cpu())
         self._gaps.scatter_reduce_(0, bucket, gap[inside].abs().cpu(), "amax")
@@ -121,7 +123,7 @@ class Statistics:
 
 
 def _figures(sums: Tensor, gap: Tensor) -> dict[str, float]:
-    tokens, r, squares, k3, entropy, clipped, masked, far = sums.tolist()
+    tokens, r, squares, k3, entropy, clipped, masked, far, term = sums.tolist()
     each = max(1.0, tokens)
     return {
         "ess": r * r / (each * squares) if squares else 0.0,
@@ -131,6 +133,7 @@ def _figures(sums: Tensor, gap: Tensor) -> dict[str, float]:
         "trust_masked": masked / each,
         "clamped": far / each,
         "entropy": entropy / each,
+        "kl_term": term / each,
     }
 
 

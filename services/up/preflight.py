@@ -13,10 +13,11 @@ import sys
 from pipeline import plugins
 from pipeline.anchor import check_anchor
 from pipeline.errors import ConfigError
-from pipeline.fit import drawbacks
+from pipeline.families import DATASETS, SCORERS, SINKS
+from pipeline.fit import check_rewards, drawbacks
 from pipeline.model.source import check_model, context_in
 from pipeline.options import check_options
-from pipeline.protocols import DATASETS, SCORERS, SINKS, Dataset
+from pipeline.protocols import Dataset
 from pipeline.run import Run
 from pipeline.verdicts import terms
 
@@ -43,6 +44,7 @@ def preflight(run: Run) -> None:
 def _fits(run: Run) -> str | None:
     """What is to be said of the objective, where something is."""
     said = check_anchor(run.objective)
+    check_rewards(run)
     for number, spec in enumerate(run.training.sinks):
         at = f"training.sinks[{number}]"
         sink = plugins.find(SINKS, spec, at)

@@ -21,7 +21,7 @@ from services.view import totals
 from services.view.journal import StepLine
 from services.view.machine import machine
 from services.view.outcome import Outcome
-from services.view.report import Fate, Point, Report
+from services.view.report import Fate, Least, Point, Report
 from services.view.scene import lags, sentences
 from services.view.series import by_tokens, largest_lag, ratio, thin
 
@@ -97,10 +97,19 @@ def _learned(lines: Sequence[StepLine], points: Sequence[Point]) -> Part:
         "greedy_last": points[-1].greedy if points else None,
         "mismatch_k3": by_tokens(lines, "mismatch_k3"),
         "ess": by_tokens(lines, "ess"),
+        "least_shares": _least(lines),
         "share_of_members_spanning_versions": ratio(
             sum(line.members_spanning for line in trained), sum(line.members for line in trained)
         ),
     }
+
+
+def _least(lines: Sequence[StepLine]) -> list[Least]:
+    """Where enough was counted to know."""
+    if not lines:
+        return []
+    shares, names = lines[-1].least_share, lines[-1].least_shared
+    return [Least(by, names[by], n) for by, n in shares.items() if n is not None and by in names]
 
 
 def _lag(source: Source) -> Part:

@@ -17,7 +17,8 @@ class StepLine(Struct, frozen=True, kw_only=True):
     """What the views need of one step; a number that was not finite is None.
 
     `finite` is False for a step that was skipped: nothing of it was trained. `generated_tokens` are
-    those of the run up to then; `lag_tokens` the step's own, by lag.
+    those of the run up to then; `lag_tokens` the step's own, by lag. `least_share` is of 1, and
+    `least_shared` whose it is, by task and by length.
     """
 
     step: int
@@ -34,6 +35,8 @@ class StepLine(Struct, frozen=True, kw_only=True):
     mismatch_k3: float | None = None
     ess: float | None = None
     refused: dict[str, int] = {}
+    least_share: dict[str, float | None] = {}
+    least_shared: dict[str, str] = {}
     time: float = 0.0
 
 

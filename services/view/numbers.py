@@ -7,17 +7,19 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from pipeline.ledger import GENERATED, in_flight
-from pipeline.watch import Snapshot, imbalance
+from pipeline.watch import Evaluation, Snapshot, imbalance
 from pipeline.watch.finding import plural
 from services.view import totals
-from services.view.blocks import crop
+from services.view.blocks import crop, curve, sampled
 from services.view.rates import Rates
-from services.view.scene import Scene, trainer
+from services.view.scene import Scene, held_out, trainer
 from services.view.words import figure, rough
 
 NAME = 10
 """Room for the name of a line."""
 GAP, LEAST_BAR = 2, 10
+MOST_POINTS = 16
+"""Of a curve that stands in a line."""
 EVENTS = 3
 """The last so many are told."""
 
@@ -61,11 +63,15 @@ def _left(scene: Scene) -> str:
 
 
 def numbers(scene: Scene, width: int) -> list[Text]:
-    """A line each: tokens a second, places, the ledger, and what was refused, if anything was."""
+    """A line each: tokens a second, places, the ledger, and what was refused or evaluated, if
+    anything was.
+    """
     snapshot = scene.snapshot
     lines = [_rates(scene.rates), _places(snapshot), _ledger(snapshot, width)]
     if refused := totals.refused(snapshot.ledger):
         lines.append(_refused(refused, width))
+    if (points := held_out(snapshot)) or snapshot.evaluation.version >= 0:
+        lines.append(_held_out(points, snapshot.evaluation, width))
     return [crop(line, width) for line in lines]
 
 
@@ -105,6 +111,22 @@ def _refused(refused: dict[str, int], width: int) -> Text:
     line = _named("refused").append(f"{plural(sum(refused.values()), 'member')}: ", "dim")
     parts = sorted(refused.items(), key=lambda part: -part[1])
     return _fitted(line, parts, width, joint=", ")
+
+
+def _held_out(points: Sequence[tuple[float, float]], standing: Evaluation, width: int) -> Text:
+    """The curve so far, from the first version to the last, and what is being evaluated."""
+    line, told = _named("held out"), ""
+    if standing.version >= 0:
+        left = f"{standing.left:,} of {plural(standing.size, 'group')} left"
+        told = f"{standing.version}: {left}"
+    if not points:
+        return line.append(f"version {told}")
+    (_, first), (version, last) = points[0], points[-1]
+    line.append(f"{last:.3f}", "bold").append(f" from {first:.3f} ", "dim")
+    rest = f" version {version:.0f}" + (f"; {told}" if told else "")
+    room = min(len(points), MOST_POINTS, width - line.cell_len - len(rest))
+    drawn = curve(sampled(points, room), 1)[0]
+    return line.append(drawn, "green").append(rest, "dim")
 
 
 def _fitted(line: Text, parts: Sequence[tuple[str, int]], width: int, *, joint: str) -> Text:

@@ -35,6 +35,17 @@ class Point(Struct, frozen=True, kw_only=True):
     pass_at: dict[int, float] = {}
 
 
+class Least(Struct, frozen=True):
+    """Who is trained least often of all tasks, or of all lengths (up to so many tokens).
+
+    `share` is their part of the trained members over their part of the sampled ones: 1 is fair.
+    """
+
+    by: str
+    name: str
+    share: float
+
+
 class _Points(Struct, frozen=True):
     points: list[Point]
 
@@ -48,8 +59,9 @@ class Report(Struct, frozen=True, kw_only=True):
     `skipped_steps` had no usable gradient. `members_refused` is by fate. `balanced`: every token
     generated has one fate; while groups are alive, those without one may be theirs; None where the
     ledger was out of reach, and so is all that only the server knows. `lag_tokens` were trained, by
-    lag; `idle_seconds` are by service and by what it waited for. `now` and `advice` are what there
-    is to say of a run in flight. `restarts` is None where that is not known.
+    lag; `least_shares` are as the last step left them. `idle_seconds` are by service and by what it
+    waited for. `now` and `advice` are what there is to say of a run in flight. `restarts` is None
+    where that is not known.
     """
 
     name: str
@@ -77,6 +89,7 @@ class Report(Struct, frozen=True, kw_only=True):
     lag_tokens: dict[str, int] = {}
     mismatch_k3: float | None = None
     ess: float | None = None
+    least_shares: list[Least] = []
     ledger: dict[str, Fate]
     in_flight_tokens: int
     balanced: bool | None

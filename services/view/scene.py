@@ -55,6 +55,12 @@ def rewards(snapshot: Snapshot) -> tuple[tuple[float, float], ...]:
     return last.beat.curves.get("reward", ()) if last else ()
 
 
+def held_out(snapshot: Snapshot) -> tuple[tuple[float, float], ...]:
+    """The mean outcome of held-out samples by version, thinned, as the trainer tells it."""
+    last = trainer(snapshot)
+    return last.beat.curves.get("held_out", ()) if last else ()
+
+
 def gauge(snapshot: Snapshot, name: str) -> float | None:
     """A number of the trainer's last step; None before the first."""
     last = trainer(snapshot)

@@ -10,7 +10,7 @@ from html import escape
 from typing import Any
 
 from services.view.plots import Part, bar
-from services.view.report import Point, Report
+from services.view.report import Least, Point, Report
 from services.view.words import percent
 
 FATES = {
@@ -54,6 +54,21 @@ def refused(report: Report) -> str:
     """Members that were not trained, by reason."""
     counts = report.members_refused
     return bars(counts, "orange", _counted(counts)) if counts else remark("None was refused.")
+
+
+def least(report: Report) -> str:
+    """Who is trained least often, by task and by length; empty where too little was counted."""
+    shares = {_kind(one): one.share for one in report.least_shares}
+    if not shares:
+        return ""
+    told = {kind: percent(share) for kind, share in shares.items()}
+    note = "Share of the members trained over share of those sampled; 100% is fair."
+    return bars(shares, "orange", told, whole=1.0) + remark(note)
+
+
+def _kind(one: Least) -> str:
+    bound = one.by == "length" and one.name.isdigit()
+    return f"length up to {int(one.name):,}" if bound else f"{one.by} {one.name}"
 
 
 def restarts(report: Report) -> str:
@@ -123,9 +138,11 @@ def _counted(counts: Mapping[str, int]) -> dict[str, str]:
     return {name: f"{count:,}" for name, count in counts.items()}
 
 
-def bars(values: Mapping[str, float], colour: str, told: Mapping[str, str]) -> str:
-    """A line each: the name, a bar beside the longest, and the number in words."""
-    most = max(map(abs, values.values()), default=0.0)
+def bars(
+    values: Mapping[str, float], colour: str, told: Mapping[str, str], whole: float = 0.0
+) -> str:
+    """A line each: the name, a bar beside the longest or the whole, and the number in words."""
+    most = whole or max(map(abs, values.values()), default=0.0)
     rows = "".join(
         f"<tr><td>{escape(name)}</td>"
         f'<td class="half">{bar([Part(name, colour, value)], whole=most, height=10)}</td>'

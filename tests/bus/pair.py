@@ -14,12 +14,14 @@ import acts
 import redis
 import seen
 from clock import Clock
-from spec import leases, trainer, work
+from msgspec import structs
+from spec import evaluation, leases, trainer, work
 from spec.groups import Sums
 from spec.world import Settings, Span, Spans, World
 
 from pipeline import messages
 from pipeline.bus.bus import Bus
+from pipeline.bus.evaluations import group_name
 from pipeline.bus.keys import Keys
 from pipeline.bus.leases import Lease
 from pipeline.errors import Fenced, Gone, SluiceError
@@ -101,11 +103,13 @@ class Pair:
             assert look[what] == value, f"after {name}: {what} {_difference(look[what], value)}"
         stay, claimed = seen.pieces(self.client, self.keys, raw["groups"])
         assert stay == claimed, f"after {name}: {stay - claimed} stray, {claimed - stay} lost"
-        for stream in ("prompts", "completions"):
+        for stream in ("prompts", "completions", "eval:prompts"):
+            lane, _, desk = stream.rpartition(":")
             for ticket, (entry, _) in zip(self.world.stream(stream), raw[stream], strict=True):
-                known = self.entries.setdefault(ticket.number, entry.decode())
-                assert known == entry.decode(), "a ticket has changed its id"
-                self.numbers[stream, known] = ticket.number
+                name = f"{lane}:{entry.decode()}" if lane else entry.decode()
+                known = self.entries.setdefault(ticket.number, name)
+                assert known == name, "a ticket has changed its id"
+                self.numbers[desk, known] = ticket.number
 
     # The server's fortunes.
 
@@ -174,18 +178,67 @@ class Pair:
             sampling=messages.Sampling(),
         )  # fmt: skip
 
-    def take(self, boot: str, *, version: int, held: Sequence[int], count: int) -> Any:
-        numbers = list(held)
+    def evaluate(self, count: int, *, version: int, size: int, first: int) -> Any:
+        names = [
+            (group_name(version, n), n, 1 + n % self.sizes.members)
+            for n in range(first, first + count)
+        ]
+        prompts = [
+            structs.replace(self._prompt(name, n), members=members, pin=version)
+            for name, n, members in names
+        ]
+        return self.act(
+            f"evaluate v{version} {count} at {first} of {size}",
+            lambda: self.bus.evaluations.admit(prompts, version=version, size=size, first=first),
+            lambda w: evaluation.evaluate(w, names, version=version, size=size, first=first),
+        )
+
+    def conclude(self, epoch: int, version: int) -> Any:
+        return self.act(
+            f"conclude {epoch} v{version}",
+            lambda: self.bus.evaluations.conclude(epoch, version),
+            self._leading(epoch, lambda w: evaluation.conclude(w, epoch, version)),
+        )
+
+    def forgo(self, epoch: int, version: int) -> Any:
+        return self.act(
+            f"forgo {epoch} v{version}",
+            lambda: self.bus.evaluations.forgo(epoch, version),
+            self._leading(epoch, lambda w: _silent(evaluation.forgo(w, epoch, version))),
+        )
+
+    def narrow(self, epoch: int, batch: int, window: int) -> Any:
+        return self.act(
+            f"narrow {epoch} {batch} to {window}",
+            lambda: self.bus.groups.narrow(epoch, batch=batch, window=window),
+            self._leading(
+                epoch, lambda w: _silent(trainer.narrow(w, epoch, batch=batch, window=window))
+            ),
+        )
+
+    def take(
+        self,
+        boot: str,
+        *,
+        version: int,
+        held: Sequence[int],
+        count: int,
+        pin: int | None = None,
+        pinned_count: int = 0,
+    ) -> Any:
+        numbers, kept = list(held), {"pin": pin, "pinned_count": pinned_count}
 
         def real() -> tuple[str, list[work.Handed]]:
             entries = [self.entries[n] for n in numbers]
-            taken = self.bus.prompts.take(boot, version=version, held=entries, count=count)
+            taken = self.bus.prompts.take(boot, version=version, held=entries, count=count, **kept)
             return taken.status, [self._handed(lease) for lease in taken.leases]
 
         return self.act(
-            f"take {boot} v{version} held={numbers} count={count}",
+            f"take {boot} v{version} held={numbers} count={count} {kept}",
             real,
-            lambda w: _or_gone(work.take(w, boot, version=version, held=numbers, count=count)),
+            lambda w: _or_gone(
+                work.take(w, boot, version=version, held=numbers, count=count, **kept)
+            ),
         )
 
     def _handed(self, lease: Lease[messages.Work]) -> work.Handed:
@@ -271,12 +324,16 @@ class Pair:
         )
 
     def score(self, boot: str, ticket: int, group: str, m: int, *, error: bool) -> Any:
-        lease = self._lease(ticket, group, m)
-        score = messages.Score(reward=None if error else 1.0, error="why" if error else None)
+        lease, outcome = self._lease(ticket, group, m), m / 4
+        score = messages.Score(
+            reward=None if error else 1.0, outcome=outcome, error="why" if error else None
+        )
         return self.act(
             f"score {boot} {group}.{m} error={error}",
             lambda: self.bus.completions.score(boot, [(lease, score)])[0],
-            lambda w: work.score(w, boot, ticket=ticket, group=group, m=m, error=error),
+            lambda w: work.score(
+                w, boot, ticket=ticket, group=group, m=m, error=error, outcome=outcome
+            ),
         )
 
     # The trainer's.
@@ -402,6 +459,9 @@ class Pair:
         todo = [g for g in w.alive if g.state == "open" and g.todo]
         assert (places.prompts, places.groups) == (len(todo), len(w.ready))
         assert places.alive == audit.alive == len(w.alive) <= w.settings.window
+        graded = self.bus.evaluations.graded()
+        assert graded.outcomes == w.evaluation.outcomes
+        assert set(graded.boots) == w.evaluation.boots
         members = [m for g in w.alive for m in g.members]
         assert audit.held == (sum(m.is_held for m in members), sum(m.tokens for m in members))
 

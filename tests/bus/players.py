@@ -21,18 +21,32 @@ class Hand:
 
 @dataclass
 class Engine:
+    """It runs `version`, and keeps the weights of version `pinned` for an evaluation.
+
+    One that `strays` answers held-out prompts by what it runs, too.
+    """
+
     boot: str
     version: int = -1
     hands: list[Hand] = field(default_factory=list)
+    pinned: int | None = None
+    strays: bool = False
 
     def receive(self, handed: list[Handed]) -> None:
         for ticket, group, _, todo, prefixes in handed:
             self.hands.append(Hand(ticket, group, {m: prefixes.get(m, ()) for m in todo}))
 
     def grow(self, hand: Hand, m: int, tokens: int) -> Spans:
-        """Some more tokens of a member, under the weights that the engine runs."""
-        hand.spans[m] = merged([hand.spans[m], (Span(self.version, tokens, self.boot),)])
+        """Some more tokens of a member, under the weights that the engine runs, or keeps for it."""
+        is_pinned = hand.group.startswith("eval/") and not self.strays
+        version = pin_of(hand.group) if is_pinned else self.version
+        hand.spans[m] = merged([hand.spans[m], (Span(version, tokens, self.boot),)])
         return hand.spans[m]
+
+
+def pin_of(group: str) -> int:
+    """Of a held-out group."""
+    return int(group.split("/")[1])
 
 
 @dataclass

@@ -5,6 +5,7 @@ Times are left out: `clock` moves and checks them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from pipeline.messages import Manifest
 
 Look = dict[str, Any]
 NEVER_STARTED = 9e15
+STANDING = ("version", "size", "cursor", "last", "forgone")
 CARGO = (b"c:", b"r:", b"p:")
 
 
@@ -25,9 +27,18 @@ def of_world(w: World) -> Look:
         "state": {
             "cursor": w.cursor, "batch": w.batch, "step": w.step, "version": w.version,
             "epoch": w.epoch, "trainer": w.trainer, "stop": w.stop, "reason": w.reason,
+            "window": w.window, "narrowed_at": w.narrowed_at,
         },
         "alive": {g.name: g.start for g in w.alive},
         "due": {g.name for g in w.groups.values() if g.due is not None},
+        "evaluation": {
+            "state": [getattr(w.evaluation, name) for name in STANDING],
+            "alive": {g.name for g in w.held_out},
+            "outcomes": w.evaluation.outcomes,
+            "boots": w.evaluation.boots,
+            "ledger": {key: value for key, value in w.evaluation.ledger.items() if value},
+        },
+        "eval:prompts": [_ticket(t) for t in w.held_out_prompts],
         "prompts": [_ticket(t) for t in w.prompts],
         "completions": [_ticket(t) for t in w.completions],
         "ready": sorted((w.groups[name].start or 0, w.groups[name].seq, name) for name in w.ready),
@@ -87,11 +98,15 @@ def of_server(
             "trainer": state["trainer"],
             "stop": "" if state["stop"] == "running" else state["stop"],
             "reason": state["reason"],
+            "window": int(state["window"]) if "window" in state else None,
+            "narrowed_at": int(state.get("narrowed_at", 0)),
         },
         "alive": {
             g.decode(): None if start == NEVER_STARTED else int(start) for g, start in found["live"]
         },
         "due": {g.decode() for g, _ in found["due"]},
+        "evaluation": _evaluation(found),
+        "eval:prompts": _tickets(found["eval:prompts"], found["eval:prompts held"]),
         "prompts": _tickets(found["prompts"], found["prompts held"]),
         "completions": _tickets(found["completions"], found["completions held"]),
         "ready": [(*divmod(int(order), 1 << 32), name.decode()) for name, order in found["ready"]],
@@ -142,6 +157,10 @@ def _read(client: redis.Redis, keys: Keys, names: list[str], versions: int) -> d
     for stream in (keys.prompts, keys.completions):
         p.xrange(stream)
         p.xpending_range(stream, "team", "-", "+", 1000)
+    eval_ = keys.prefix + "eval:"
+    p.hgetall(eval_ + "state"), p.zrange(eval_ + "live", 0, -1), p.hgetall(eval_ + "led")
+    p.hgetall(keys.outcomes), p.xrange(eval_ + "prompts")
+    p.xpending_range(eval_ + "prompts", "team", "-", "+", 1000)
     p.zrange(keys.groups, 0, -1, withscores=True), p.hgetall(keys.ledger), p.hgetall(keys.versions)
     p.zrange(keys.beat, 0, -1, withscores=True)
     p.hgetall(keys.who), p.xrange(keys.dead)
@@ -149,14 +168,33 @@ def _read(client: redis.Redis, keys: Keys, names: list[str], versions: int) -> d
         p.hkeys(keys.proof(version))
     for name in names:
         p.hgetall(keys.group(name))
-    (state, live, due, prompts, held, completions, drawn, ready, led, ver, beat, who, dead,
-     *rest) = p.execute()  # fmt: skip
+    (state, live, due, prompts, held, completions, drawn, standing, held_out, own, outcomes, asked,
+     taken, ready, led, ver, beat, who, dead,
+     *rest) = p.execute(raise_on_error=False)  # fmt: skip
+    if isinstance(taken, redis.ResponseError):  # there is no team before the first take
+        taken = []
     return {
         "state": state, "live": live, "due": due, "prompts": prompts, "prompts held": held,
         "completions": completions, "completions held": drawn, "ready": ready, "led": led,
         "ver": ver, "proofs": rest[:versions], "beat": beat, "who": who, "dead": dead,
-        "groups": rest[versions:],
+        "groups": rest[versions:], "eval": standing, "eval:live": held_out, "eval:led": own,
+        "eval:out": outcomes, "eval:prompts": asked, "eval:prompts held": taken,
     }  # fmt: skip
+
+
+def _evaluation(found: Mapping[str, Any]) -> Look:
+    state = {key.decode(): int(value) for key, value in found["eval"].items()}
+    unset = {"version": -1, "last": -1}
+    out = {key.decode(): value for key, value in found["eval:out"].items()}
+    return {
+        "state": [state.get(name, unset.get(name, 0)) for name in STANDING],
+        "alive": {name.decode() for name in found["eval:live"]},
+        "outcomes": {int(key): json.loads(value) for key, value in out.items() if key.isdigit()},
+        "boots": {key.removeprefix("boot:") for key in out if not key.isdigit()},
+        "ledger": {
+            tuple(k.decode().rsplit("|", 1)): int(v) for k, v in found["eval:led"].items() if int(v)
+        },
+    }
 
 
 def _ttls(client: redis.Redis, keys: Keys, groups: Mapping[str, Any]) -> list[int]:

@@ -156,13 +156,94 @@ def test_an_evaluation_is_over_though_an_engine_never_answers_for_a_member(acts:
     assert acts.bus.snapshot().evaluation.ledger["graded"] == Sum(1, 5)
 
 
-def test_the_end_of_the_run_cancels_it(acts: Acts) -> None:
+def test_the_end_of_the_run_gives_it_up_and_no_part_is_taken_for_the_whole(acts: Acts) -> None:
     admit(acts)
-    [lease, *_] = take(acts)
-    deliver(acts, lease, 0, Span(0, 5, "e:1"))
+    [first, second, _] = take(acts)
+    for m in (0, 1):
+        deliver(acts, first, m, Span(0, 5, "e:1"))
+    grade(acts, {(first.group, 0): 1.0, (first.group, 1): 1.0})
+    deliver(acts, second, 0, Span(0, 5, "e:1"))
     acts.bus.groups.finish(1, "done", "")
     standing = acts.bus.snapshot().evaluation
-    assert standing.alive == 0 and balance(standing.ledger) == (0, 0)
-    assert standing.ledger["cancelled"] == Sum(1, 5)
-    assert deliver(acts, lease, 1, Span(0, 5, "e:1")) == "late"
+    assert (standing.version, standing.last, standing.forgone) == (-1, 0, 1)
+    assert standing.alive == 0 and not standing.is_complete
+    assert acts.bus.evaluations.graded().outcomes == {}
+    assert standing.ledger["cancelled"] == Sum(1, 5) and standing.ledger["graded"] == Sum(2, 10)
+    assert deliver(acts, second, 1, Span(0, 5, "e:1")) == "late"
     assert balance(acts.bus.snapshot().evaluation.ledger) == (0, 0) and acts.ledger() == {}
+    assert admit(acts, version=4) == "full"
+
+
+def test_held_out_work_that_kills_its_engines_ends_with_the_third_and_holds_nobody_up(
+    acts: Acts,
+) -> None:
+    """Hands are never empty of the run's own work for long, so it is not kept for empty hands."""
+    acts.admit(4)
+    admit(acts, last=1)
+    for number in range(3):
+        boot = acts.engine(f"d{number}:1")
+        own, held_out = acts.bus.prompts.take(
+            boot, version=0, held=[], count=1, pin=0, pinned_count=1
+        ).leases
+        assert own.group.startswith("g") and held_out.group == "eval/0/0"
+        acts.deliver(boot, own, own.work.todo[0])  # so that no strike is the other's
+        acts.bury(boot)
+    assert take(acts) == [] and acts.letters()[-1]["reason"].startswith("poison")
+    assert acts.bus.evaluations.graded().outcomes == {0: [None, None]}
+    assert acts.bus.audit().faults == ()
+
+
+def test_a_struck_prompt_of_the_run_gets_empty_hands_though_an_evaluation_goes_on(
+    acts: Acts,
+) -> None:
+    acts.admit(1)
+    for number in range(2):
+        acts.take(acts.engine(f"d{number}:1"))
+        acts.bury(f"d{number}:1")
+    admit(acts)
+    [first] = acts.bus.prompts.take(
+        "e:1", version=0, held=[], count=0, pin=0, pinned_count=1
+    ).leases
+    held = [first.entry]
+    ask = acts.bus.prompts.take
+    assert ask("e:1", version=0, held=held, count=1, pin=0, pinned_count=9).leases == []
+    for m in (0, 1):
+        deliver(acts, first, m, Span(0, 5, "e:1"))
+    alone = ask("e:1", version=0, held=[], count=1, pin=0, pinned_count=9).leases
+    assert [lease.group for lease in alone] == ["g0"]
+
+
+@pytest.mark.parametrize("outcome", [float("nan"), float("inf"), None])
+def test_an_outcome_that_is_no_number_is_no_verdict(acts: Acts, outcome: float | None) -> None:
+    admit(acts, last=1)
+    [lease] = take(acts)
+    for m in (0, 1):
+        deliver(acts, lease, m, Span(0, 5, "e:1"))
+    for found in acts.draw("s:1"):
+        score = Score(reward=outcome if found.member else 1.0, outcome=None)
+        assert acts.bus.completions.score("s:1", [(found, score)]) == ["ok"]
+    assert acts.bus.evaluations.graded().outcomes == {0: [1.0, None]}
+
+
+def test_what_an_evaluation_leaves_on_the_server_does_not_grow_with_their_number(
+    acts: Acts,
+) -> None:
+    """All but the tombstones, which expire."""
+    known: list[int] = []
+    for version in range(3):
+        if version:
+            acts.announce(version, step=0)
+            assert acts.bus.versions.confirm("e:1", version, f"f{version}") == "ok"
+        admit(acts, version=version)
+        for lease in take(acts, pin=version):
+            for m in (0, 1):
+                deliver(acts, lease, m, Span(version, 5, "e:1"))
+        grade(
+            acts, dict.fromkeys(((f"eval/{version}/{n}", m) for n in range(3) for m in (0, 1)), 1)
+        )
+        assert acts.bus.evaluations.conclude(1, version) == "ok"
+        assert not acts.client.exists(acts.keys.outcomes)
+        keys = [*acts.client.scan_iter(acts.keys.prefix + "*")]
+        stay = [key for key in keys if acts.client.ttl(key) == -1 and b"proof:" not in key]
+        known.append(sum(acts.client.memory_usage(key, samples=0) for key in stay))
+    assert known[2] - known[1] < 300, "the version and its fingerprint"

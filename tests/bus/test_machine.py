@@ -32,7 +32,7 @@ from pipeline.bus.connection import connect
 
 EXAMPLES, ACTS = int(os.environ.get("SLUICE_MACHINE", "45")), 120
 RANDOM = "SLUICE_MACHINE" in os.environ
-MOST_PLAYERS = 5
+MOST_PLAYERS, HELD_OUT = 5, 2
 # All differences of times lie far from what the rules compare them with.
 PAUSES_MS = (20_000, 40_000, 60_000, 140_000, 160_000, 620_000)
 OUTAGE_MS, DAY_MS = 180_000, 86_410_000
@@ -76,6 +76,11 @@ SCHEDULE: dict[str, tuple[int, dict[str, Choice]]] = {
     "score_all": (3, {"who": PICK}),
     "let_go": (1, {"who": PICK, "which": PICK, "fails": 0.5}),
     "step": (8, {"number": FEW, "changed": (0, 4), "masked": (0, 3), "dies": RARELY}),
+    "narrow": (2, {"window": (0, 12), "behind": (0, 2)}),
+    "keep": (2, {"who": PICK, "odd": RARELY, "strays": 0.2}),
+    "evaluate": (5, {"who": PICK, "number": FEW, "odd": (0, 9)}),
+    "conclude": (4, {"odd": (0, 9)}),
+    "forgo": (1, {"odd": (0, 3)}),
     "commit_again": (1, {"number": PICK}),
     "announce_next": (1, {}),
     "announce_oddly": (2, {"version": (-2, 2), "least": (-1, 3), "other": 0.2}),
@@ -244,7 +249,14 @@ class Machine:
             engine.hands = engine.hands[1:]
         held = [hand.ticket for hand in engine.hands]
         runs = engine.version - old
-        reply = self.pair.take(engine.boot, version=runs, held=held, count=number)
+        reply = self.pair.take(
+            engine.boot,
+            version=runs,
+            held=held,
+            count=number,
+            pin=engine.pinned,
+            pinned_count=number,
+        )
         if reply != "gone" and not lost:
             engine.receive(reply[1])
 
@@ -314,11 +326,37 @@ class Machine:
             engine.version = version
 
     def _confirm(self, engine: Engine) -> None:
-        """The newest, as an engine does that starts."""
+        """The newest, as an engine does that starts; it keeps that, too."""
         if self.world.manifest is not None:
             version, _ = self.world.manifest
             if self.pair.confirm(engine.boot, version, f"f{version}") == "ok":
-                engine.version = version
+                engine.version = engine.pinned = version
+
+    def keep(self, who: int, odd: bool, strays: bool) -> None:
+        """The version that it runs, and not the former one; or it claims to keep another."""
+        if engine := _pick(self.engines, who):
+            engine.pinned = max(0, self.world.version - odd)
+            engine.strays = strays
+
+    # Evaluations.
+
+    def evaluate(self, who: int, number: int, odd: int) -> None:
+        """More groups of the one that goes on, or the first of what an engine keeps; or oddly."""
+        standing, engine = self.world.evaluation, _pick(self.engines, who)
+        kept = engine.pinned if engine and engine.pinned is not None else 0
+        goes_on = standing.version >= 0 and odd != 1
+        version, first = (standing.version, standing.cursor) if goes_on else (kept, 0)
+        first = max(0, first - (odd == 2))
+        count = max(0, min(number, HELD_OUT - first))
+        self.pair.evaluate(count, version=version, size=HELD_OUT, first=first)
+
+    def conclude(self, odd: int) -> None:
+        version = self.world.evaluation.version - (odd == 1)
+        self.pair.conclude(self.trainer.epoch, max(0, version))
+
+    def forgo(self, odd: int) -> None:
+        version = self.world.evaluation.version - (odd == 1)
+        self.pair.forgo(self.trainer.epoch, max(0, version))
 
     def flip_unproven(self, who: int) -> None:
         """It samples under weights before their proof, or under ones that nobody can prove."""
@@ -348,6 +386,7 @@ class Machine:
         if not self.engines:
             return
         self.pair.admit(4, cursor=self.world.cursor)
+        self.evaluate(who, HELD_OUT, 0)
         self.take(who, 4, False, False, False)
         self.deliver_all(who, tokens)
 
@@ -481,6 +520,12 @@ class Machine:
         versions: dict[int, tuple[int, str]] = self.world.versions
         return versions
 
+    def narrow(self, window: int, behind: int) -> None:
+        """After a step; and what was said after an earlier one comes late."""
+        self.pair.narrow(self.trainer.epoch, self.world.batch, window)
+        if 0 < behind <= self.world.batch:
+            self.pair.narrow(self.trainer.epoch, self.world.batch - behind, 12 - window)
+
     def announce_oddly(self, version: int, least: int, other: bool) -> None:
         """Numbers that were used, are too low, skip one, or are below what the trainer knows of."""
         number, wanted = (max(0, self.world.version + n) for n in (version, least))
@@ -550,8 +595,11 @@ class Machine:
     def watch(self) -> None:
         """After every act: what the ledger calls generated was delivered or saved, once."""
         self.admitted = max(self.admitted, self.world.cursor)
-        assert made_by(self.world) <= len(self.delivered)
-        assert self.world.ledger["generated", "tokens"] <= sum(self.delivered.values())
+        held_out = self.world.evaluation.ledger
+        assert {"trained", "stale", "cut", "surplus"}.isdisjoint(fate for fate, _ in held_out)
+        assert made_by(self.world) + held_out["generated", "members"] <= len(self.delivered)
+        tokens = self.world.ledger["generated", "tokens"] + held_out["generated", "tokens"]
+        assert tokens <= sum(self.delivered.values())
         if self.pair.acts % 5 == 0:
             self.pair.audit()
 
@@ -575,16 +623,21 @@ class Machine:
             self.pair.bury(player.boot.partition(":")[0])
         self.engines, self.scorers = [], []
         for _ in range(15):
-            if not self.world.alive and (self.world.stop or self.world.cursor >= self.admitted):
+            is_over = self.world.stop or self.world.cursor >= self.admitted
+            if not self.world.alive and not self.world.held_out and is_over:
                 break
             self._drain_some()
+        if not self.world.stop:
+            self.pair.forgo(self.trainer.epoch, max(0, self.world.evaluation.version))
         assert self.world.stop or self.world.cursor >= self.admitted
         assert not self.world.alive, f"nobody can bring these to their end: {self.world.alive}"
+        assert self.world.evaluation.version < 0 and not self.world.held_out
         self.pair.audit()
-        ledger = self.world.ledger
-        for what in ("members", "tokens"):
-            fates = sum(n for (fate, of), n in ledger.items() if of == what and fate != "generated")
-            assert ledger["generated", what] == fates
+        for ledger in (self.world.ledger, self.world.evaluation.ledger):
+            for what in ("members", "tokens"):
+                ends = [(fate, n) for (fate, of), n in ledger.items() if of == what]
+                fates = sum(n for fate, n in ends if fate != "generated")
+                assert ledger["generated", what] == fates
 
     def _drain_some(self) -> None:
         if not self.trainer.epoch or not self._in_step():
@@ -596,14 +649,22 @@ class Machine:
         self.join_scorer()
         self._grow_old()
         engine = self.engines[-1]
+        if (pin := self.world.evaluation.version) >= 0:
+            self.pair.confirm(engine.boot, pin, f"f{pin}")
         while reply := self.pair.take(
-            engine.boot, version=engine.version, held=[h.ticket for h in engine.hands], count=9
+            engine.boot,
+            version=engine.version,
+            held=[h.ticket for h in engine.hands],
+            count=9,
+            pin=pin,
+            pinned_count=9,
         )[1]:
             engine.receive(reply)
             for hand in list(engine.hands):
                 for m in list(hand.spans):
                     self._deliver(engine, hand, m, 3)
         self.score_all(-1)
+        self.conclude(0)
         self.step(9, changed=1, masked=0, dies=False)
 
     def _grow_old(self) -> None:

@@ -5,10 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from made import group, member, rules
-
-from services.training.batch import build
-from services.training.considered import consider
+from made import build, consider, group, member, rules
 
 
 def test_C012_an_end_that_is_also_the_padding_is_trained_by_length_and_not_by_value() -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import struct
 
-from made import group, member, rules
+from made import build, consider, group, member, rules
 from msgspec.structs import replace
 
 from pipeline.messages import Group, Kept, Member, Sampling
-from services.training.batch import build
-from services.training.considered import consider
 
 
 def test_C011_a_completion_that_ends_on_a_secondary_end_is_not_truncated() -> None:

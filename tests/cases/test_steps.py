@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 import torch
-from made import gradient, rules, tiny_model
+from made import build, consider, gradient, rules, share, tiny_model
 from rank_cases import CASES, Case, infinite_on_one, ten_then_zero
 from test_gradient import close
 from test_packed import pack_of, plain
@@ -21,12 +21,11 @@ from pipeline.model.fingerprint import fingerprint
 from pipeline.model.packed import evaluate
 from pipeline.protocols import Loss, Pack
 from services.training.backends.torch import TorchBackend
-from services.training.batch import build
-from services.training.considered import SKIPPED, consider
+from services.training.considered import SKIPPED
 from services.training.losses import cispo, ppo
 from services.training.objective import Objective
 from services.training.optimize import Optimizer, act_alone
-from services.training.shares import share
+from services.training.records import plan
 
 
 def summed_over(ranks: Sequence[Sequence[Pack]], loss: Loss) -> Tensor:
@@ -88,12 +87,13 @@ def test_C101_three_steps_that_are_not_finite_are_three_that_were_skipped() -> N
     given = Case(CASES["8 packs"].groups, 10, infinite_on_one)
     model = tiny_model()
     backend, objective = TorchBackend(model), Objective(given.loss)
-    optimizer = Optimizer(partial(act_alone, backend, objective), rate=float)
+    optimizer = Optimizer(lambda *_: act_alone(backend, objective, batch.packs, 1.0), rate=float)
     judged = [consider(g, rules()) for g in given.groups()]
     batch = build(judged, rules(), pack_tokens=10)
     before = fingerprint(backend.weights())
     for number in (1, 2, 3):
-        step = optimizer.step(batch, number=number)
+        record = plan(batch.planned, number=number, epoch=1, version=0)
+        step = optimizer.step(batch.planned, record)
         assert not step.result.finite and step.learning_rate == number
         assert {fate for fates in step.batch.fates.values() for fate in fates} == {SKIPPED}
     assert fingerprint(backend.weights()) == before

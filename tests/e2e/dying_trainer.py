@@ -1,8 +1,12 @@
 """A real trainer that kills itself at a named point: `dying_trainer.py RUN.toml INSTANCE FAULTS`.
 
-FAULTS is a file of lines `before|after ACT N`: this process dies at the N-th ACT of its life. Each
-start takes the first line away, so that whoever starts it again gets the next; without a line it
-lives. Of several ranks it is rank 0 that dies.
+FAULTS is a file of lines `before|after ACT N`: the trainer dies at the N-th ACT of its life. Each
+takes the first line away, so that the one after it gets the next; without a line it lives. Of
+several ranks it is rank 0 that dies.
+
+To import torch takes longer than all that a trainer does here, so one that has no other ranks is a
+fork of this process, which has it, and so is each that follows. This process dies at every sixth
+death as well, for whoever started it to start it again.
 """
 
 from __future__ import annotations
@@ -11,8 +15,11 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
+
+import transformers
 
 from pipeline import config
 from pipeline.bus.bus import Bus
@@ -24,6 +31,9 @@ from services.process import open_run
 from services.training import service as training
 from services.training.parts import assist
 from services.training.world import world
+from services.up.spawn import tie
+
+TOGETHER = 6
 
 
 def main(run_path: str, instance: str, faults: str) -> None:
@@ -31,8 +41,10 @@ def main(run_path: str, instance: str, faults: str) -> None:
     configure_logs()
     run = config.load(Path(run_path))
     if world().rank:
-        assist(run)
+        assist(run, Bus.connect(os.environ[REDIS_VARIABLE], run.name).groups.fetch)
         return
+    if "WORLD_SIZE" not in os.environ:
+        _become_a_fork(run.name, instance)
     fault = _next(Path(faults))
     bus = Bus.connect(os.environ[REDIS_VARIABLE], run.name)
     open_run(bus, run)
@@ -46,6 +58,23 @@ def main(run_path: str, instance: str, faults: str) -> None:
     life.end()
 
 
+def _become_a_fork(run: str, instance: str) -> None:
+    """Returns in a fork, and in another one once that was killed, as `sluice up` would have it."""
+    assert transformers.LlamaForCausalLM, "imported once for all"
+    die_with_it, deaths = tie(os.getpid()), 0
+    while child := os.fork():
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if code != -signal.SIGKILL:
+            sys.exit(code)
+        deaths += 1
+        if deaths == TOGETHER:
+            os.kill(os.getpid(), signal.SIGKILL)
+        with closing(Bus.connect(os.environ[REDIS_VARIABLE], run)) as bus:
+            bus.bury(instance)
+    if die_with_it:
+        die_with_it()
+
+
 def _next(faults: Path) -> tuple[str, str, int] | None:
     lines = faults.read_text().splitlines()
     if not lines:
@@ -56,7 +85,7 @@ def _next(faults: Path) -> tuple[str, str, int] | None:
 
 
 def _plant(service: training.Training, when: str, act: str, number: int) -> None:
-    """`act` is a method of the loop, or of one of its parts, as in `backend.step`."""
+    """`act` is a method of the loop, or of one of its parts, as in `publisher.publish`."""
     *parents, name = act.split(".")
     owner: Any = service
     for parent in parents:

@@ -18,6 +18,12 @@ from pipeline.run import Run
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "examples" / "demo" / "model"
+FAKE: dict[str, dict[str, Any]] = {
+    "inference": {"engine": {"use": "fake", "vocabulary": 22, "max_length": 256}},
+    "scoring": {"scorers": ["benchmarks.rewards:by_hash"]},
+}
+"""Of a run whose subject is not what a model says: an engine that is there in half a second, since
+it imports no torch, and rewards that differ within each group."""
 
 
 def write_run(folder: Path, *, prompts: int = 40, **sections: dict[str, Any]) -> Path:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import redis
-from stream import read_report, start, write_run
+from stream import FAKE, read_report, start, write_run
 
 from pipeline.bus.bus import Bus
 from pipeline.bus.keys import Keys
@@ -26,7 +26,8 @@ def test_C077_bad_examples_end_as_dead_letters_and_the_run_goes_on(
         tmp_path,
         prompts=9,
         top={"name": run_name, "steps": 100},
-        inference={"engine": {"use": "hf", "slots": 16, "max_length": 200}},
+        inference={"engine": FAKE["inference"]["engine"] | {"max_length": 200}},
+        scoring=FAKE["scoring"],
     )
     with (tmp_path / "prompts.jsonl").open("a") as lines:
         for prompt in ("1" * 300, "a?b", "1" * 220):

@@ -7,13 +7,20 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import socket
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from stream import start, write_run
+from stream import FAKE, MODEL, start, write_run
+
+from pipeline import config
+from pipeline.serve import EXIT_INPUT, exit_code
+from services.process import serve
 
 LINE = '{"prompt": "ab=2", "reference": "abab"}'
 
@@ -163,21 +170,43 @@ def broken(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.fixture
+def signals() -> Iterator[None]:
+    """As they were."""
+    former = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in former.items():
+        signal.signal(number, handler)
+
+
 def test_a_service_refuses_a_model_that_cannot_be_loaded(
-    tmp_path: Path, broken: Path, server_url: str, run_name: str
+    tmp_path: Path,
+    broken: Path,
+    server_url: str,
+    run_name: str,
+    signals: None,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    path = write_run(tmp_path, top={"name": run_name}, model={"path": str(broken)})
-    line = refusal(tmp_path, "inference", path.name, "--redis", server_url)
-    assert line.startswith(f"model.path = '{broken}': no causal language model could be loaded")
+    """In this process, which has torch already."""
+    run = config.load(write_run(tmp_path, top={"name": run_name}, model={"path": str(broken)}))
+
+    def act() -> None:
+        serve("inference", run, redis=server_url, instance="inference-0", http="127.0.0.1:0")
+
+    assert exit_code(act) == EXIT_INPUT
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"sluice: model.path = '{broken}': no causal language model could be")
     assert "config.json" in line and line.endswith("or a Hugging Face name")
 
 
 @pytest.mark.slow
-def test_up_ends_with_the_line_of_the_service_that_refused(tmp_path: Path, broken: Path) -> None:
-    path = write_run(tmp_path, model={"path": str(broken)})
+def test_up_ends_with_the_line_of_the_service_that_refused(tmp_path: Path) -> None:
+    """The trainer: nobody else looks at the weights."""
+    broken = shutil.copytree(MODEL, tmp_path / "broken")
+    (broken / "model.safetensors").write_bytes(b"nothing")
+    path = write_run(tmp_path, model={"path": str(broken)}, **FAKE)
     code, error = sluice(tmp_path, "up", path.name)
     last = error.splitlines()[-1]
     assert (code, last.startswith("sluice: ")) == (2, True), error
-    assert f"refused its input: model.path = '{broken}': no " in last
+    assert f"training-0 refused its input: model.path = '{broken}': no causal" in last
     assert (tmp_path / "runs" / "run" / "report.html").is_file(), os.listdir(tmp_path / "runs")

@@ -9,7 +9,7 @@ from pathlib import Path
 from time import monotonic, sleep
 
 import pytest
-from stream import read_report, start, write_run
+from stream import FAKE, read_report, start, write_run
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +35,7 @@ def steps_of(folder: Path) -> int:
 
 
 def test_a_run_can_be_looked_at_in_flight_and_after_it_was_killed(tmp_path: Path) -> None:
-    path = write_run(tmp_path, prompts=2000, top={"steps": 1000})
+    path = write_run(tmp_path, prompts=2000, top={"steps": 1000}, **FAKE)
     up = start(tmp_path, "up", str(path))
     try:
         await_that(lambda: steps_of(tmp_path) >= 4, "fourth step")

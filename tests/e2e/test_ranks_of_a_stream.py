@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from stream import ROOT, pid_of, read_report, start, write_run
+from stream import FAKE, ROOT, pid_of, read_report, start, write_run
 
 from benchmarks.chaos import recorded
 from pipeline.bus.bus import Bus
@@ -20,11 +20,10 @@ from pipeline.errors import SluiceError
 
 pytestmark = pytest.mark.slow
 
-RUN = {
+RUN = FAKE | {
     "bus": {"lease_seconds": 5.0},
     "groups": {"members": 4, "per_step": 4},
-    "sampling": {"max_tokens": 24, "temperature": 2.0},
-    "scoring": {"scorers": ["benchmarks.rewards:by_hash"]},
+    "sampling": {"max_tokens": 24},
     "training": {
         "backend": {"use": "deepspeed", "stage": 3, "whole_elements": 0},
         "learning_rate": 1e-4,
@@ -91,17 +90,13 @@ def node(folder: Path, path: Path, *options: str, url: str) -> subprocess.Popen[
 def test_torchrun_starts_a_trainer_on_two_nodes(
     tmp_path: Path, server_url: str, run_name: str
 ) -> None:
-    """Both on this machine; only the first has the run's folder."""
+    """Both on this machine, which has one folder of the run for both."""
     path = write_run(tmp_path, prompts=16, top={"name": run_name, "steps": 99}, **RUN)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     meet = ["--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={port}"]
-    (other := tmp_path / "other").mkdir()
-    nodes = [
-        node(folder, path, *meet, f"--node-rank={number}", url=server_url)
-        for number, folder in enumerate((tmp_path, other))
-    ]
+    nodes = [node(tmp_path, path, *meet, f"--node-rank={n}", url=server_url) for n in (0, 1)]
     others = [
         start(tmp_path, name, str(path), "--redis", server_url)
         for name in ("prompting", "inference", "scoring")
@@ -111,7 +106,8 @@ def test_torchrun_starts_a_trainer_on_two_nodes(
             out, _ = training.communicate(timeout=110)
             assert training.returncode == 0, out
         assert Bus.connect(server_url, run_name).state().step == 4
-        assert not [*other.iterdir()], "the second node needs no folder of the run"
+        ranks = {cargo.suffix for cargo in (tmp_path / "runs" / run_name / "steps").glob("*.r*")}
+        assert ranks == {".r0", ".r1"}, "each rank has read and recorded a part of the cargo"
     finally:
         for process in (*others, *nodes):
             process.kill()

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from slow_task import SLOW
-from stream import MODEL, start
+from stream import MODEL, read_report, start
 
 from pipeline.bus.bus import Bus
 from pipeline.config import dump
@@ -70,3 +70,5 @@ def test_held_for_a_slow_task_keeps_its_share_and_refused_it_is_named(
         assert share >= 0.8 * SHARE and not said
     else:
         assert share < 0.5 * SHARE and least < 0.5 and said[0].startswith("task 'slow'")
+        told = read_report(tmp_path, run_name)["least_shares"]
+        assert {"by": "task", "name": SLOW, "share": least} in told

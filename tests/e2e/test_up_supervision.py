@@ -21,13 +21,8 @@ from pipeline.weights.folders import default_root
 
 DRIVER = Path(__file__).with_name("up_driver.py")
 SOON_SECONDS = 20.0
-ALL = {
-    "training-0": "idles",
-    "inference-0": "idles",
-    "inference-1": "idles",
-    "scoring-0": "idles",
-    "prompting-0": "idles",
-}
+FEW: dict[str, object] = {"training-0": "idles", "inference-0": "idles"}
+ALL = FEW | {"inference-1": "idles", "scoring-0": "idles", "prompting-0": "idles"}
 
 
 class Told(subprocess.CompletedProcess[str]):
@@ -97,6 +92,19 @@ def report_of(folder: Path, name: str = "run") -> dict[str, object]:
     return told
 
 
+@pytest.fixture(scope="module", autouse=True)
+def silent(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
+    """The folder of an `up` one of whose children falls silent, and its process."""
+    folder = tmp_path_factory.mktemp("silent")
+    roles = FEW | {"scoring-0": "freezes", "lease_seconds": 5, "restarts": 0}
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command(roles, "run"), cwd=folder, text=True, **pipes) as up:
+        yield folder, up
+        up.kill()
+
+
 def test_a_run_that_ends_by_itself_is_done_and_reported(tmp_path: Path) -> None:
     told = run_up(tmp_path, ALL | {"training-0": "trains"})
     assert told.returncode == 0, told.stderr
@@ -110,7 +118,7 @@ def test_a_report_that_cannot_be_written_changes_nothing_of_how_the_run_ended(
     tmp_path: Path,
 ) -> None:
     in_the_way = "pathlib.Path(FOLDER, 'report.json').mkdir()"
-    done = run_up(tmp_path, ALL | {"training-0": "trains", "evaluation": in_the_way})
+    done = run_up(tmp_path, FEW | {"training-0": "trains", "evaluation": in_the_way})
     assert (done.returncode, done.stderr) == (0, "")
     assert "the report cannot be written: [Errno 21] Is a directory" in done.stdout
 
@@ -126,7 +134,7 @@ def test_C113_a_name_that_is_taken_gets_a_number(tmp_path: Path) -> None:
 def test_C067_C120_a_child_that_dies_too_often_fails_the_run_with_its_last_line(
     tmp_path: Path,
 ) -> None:
-    told = run_up(tmp_path, ALL | {"scoring-0": "crashes", "restarts": 2})
+    told = run_up(tmp_path, FEW | {"scoring-0": "crashes", "restarts": 2})
     assert told.returncode == 1
     assert told.last == (
         "sluice: scoring-0 exited with 1 after 2 restarts: RuntimeError: the model is on fire"
@@ -138,7 +146,7 @@ def test_C067_C120_a_child_that_dies_too_often_fails_the_run_with_its_last_line(
 
 
 def test_a_child_that_refuses_its_input_is_not_started_again(tmp_path: Path) -> None:
-    told = run_up(tmp_path, ALL | {"prompting-0": "refuses", "restarts": 3})
+    told = run_up(tmp_path, FEW | {"prompting-0": "refuses", "restarts": 3})
     assert told.returncode == 2
     assert told.last.endswith(
         "prompting-0 refused its input: data.path = 'nowhere': no such file; name one"
@@ -149,14 +157,14 @@ def test_a_child_that_refuses_its_input_is_not_started_again(tmp_path: Path) -> 
 
 
 def test_leaving_before_the_run_is_over_is_an_error_even_with_exit_0(tmp_path: Path) -> None:
-    told = run_up(tmp_path, ALL | {"inference-1": "leaves"})
+    told = run_up(tmp_path, FEW | {"inference-1": "leaves"})
     assert told.returncode == 1
     assert "inference-1 ended early (exit 0 before the run was over)" in told.last
     assert told.last.endswith(f"; see {tmp_path}/runs/run/logs/inference-1.log")
 
 
 def test_a_trainer_that_dies_too_often_fails_up_and_the_run_stays(tmp_path: Path) -> None:
-    told = run_up(tmp_path, ALL | {"training-0": "crashes", "restarts": 1})
+    told = run_up(tmp_path, FEW | {"training-0": "crashes", "restarts": 1})
     assert told.returncode == 1
     assert told.last == (
         "sluice: training-0 exited with 1 after 1 restart: RuntimeError: the model is on fire"
@@ -165,7 +173,7 @@ def test_a_trainer_that_dies_too_often_fails_up_and_the_run_stays(tmp_path: Path
 
 
 def test_a_killed_child_is_started_again_under_a_new_boot(tmp_path: Path) -> None:
-    with started(tmp_path, ALL | {"restarts": 1}) as up:
+    with started(tmp_path, FEW | {"restarts": 1}) as up:
         (victim,) = [p for p in of_run(tmp_path) if "inference-0" in p.cmdline()]
         victim.kill()
         await_that(
@@ -211,7 +219,7 @@ def test_kill_9_of_up_leaves_nothing_running(tmp_path: Path) -> None:
 
 
 def test_the_server_is_started_again_with_its_data(tmp_path: Path) -> None:
-    with started(tmp_path, ALL | {"restarts": 1}) as up:
+    with started(tmp_path, FEW | {"restarts": 1}) as up:
         (server,) = [p for p in of_run(tmp_path) if "valkey-server" in p.name()]
         server.kill()
         await_that(
@@ -270,7 +278,7 @@ def test_a_server_that_is_not_there_is_the_inputs_fault_and_leaves_no_folder(
     tmp_path: Path,
 ) -> None:
     url = f"unix://{tmp_path}/nobody.sock"
-    told = run_up(tmp_path, ALL | {"redis": url})
+    told = run_up(tmp_path, FEW | {"redis": url})
     assert told.returncode == 2
     assert "no server answers there" in told.last
     assert list((tmp_path / "runs").iterdir()) == []
@@ -290,7 +298,7 @@ def test_a_name_that_another_run_has_on_the_server_is_refused(
 def test_a_run_that_was_stopped_is_not_over_for_those_who_joined_from_elsewhere(
     tmp_path: Path, server_url: str, run_name: str
 ) -> None:
-    with started(tmp_path, ALL | {"redis": server_url}, run_name) as up:
+    with started(tmp_path, FEW | {"redis": server_url}, run_name) as up:
         up.send_signal(signal.SIGINT)
         assert up.wait(timeout=SOON_SECONDS) == 0
     with closing(Bus.connect(server_url, run_name)) as bus:
@@ -310,7 +318,7 @@ def test_nor_is_one_that_up_gave_up(tmp_path: Path, server_url: str, run_name: s
 
 def test_a_signal_in_the_first_moment_is_a_stop_like_any_other(tmp_path: Path) -> None:
     up = subprocess.Popen(
-        command(ALL, "run"),
+        command(FEW, "run"),
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -347,7 +355,7 @@ def test_a_signal_during_the_evaluation_ends_it_and_the_run_is_reported(tmp_path
 def test_who_fails_just_after_the_runs_end_fails_no_run_and_is_not_started_again(
     tmp_path: Path,
 ) -> None:
-    roles = ALL | {"training-0": "trains after scoring", "scoring-0": "fails at the end"}
+    roles = FEW | {"training-0": "trains after scoring", "scoring-0": "fails at the end"}
     told = run_up(tmp_path, roles)
     assert told.returncode == 0, told.stderr
     assert report_of(tmp_path)["restarts"] == {}
@@ -358,7 +366,7 @@ def test_who_fails_just_after_the_runs_end_fails_no_run_and_is_not_started_again
 def test_a_trainer_that_gives_way_leaves_the_run_to_the_other(
     tmp_path: Path, server_url: str, run_name: str
 ) -> None:
-    told = run_up(tmp_path, ALL | {"training-0": "gives way", "redis": server_url}, run_name)
+    told = run_up(tmp_path, FEW | {"training-0": "gives way", "redis": server_url}, run_name)
     assert told.returncode == 3
     assert told.last == "sluice: training-0 gave way: another trainer leads the run"
     with closing(Bus.connect(server_url, run_name)) as bus:
@@ -367,14 +375,14 @@ def test_a_trainer_that_gives_way_leaves_the_run_to_the_other(
 
 
 def test_an_exit_code_3_is_the_trainers_alone(tmp_path: Path) -> None:
-    told = run_up(tmp_path, ALL | {"scoring-0": "exits with 3", "restarts": 1})
+    told = run_up(tmp_path, FEW | {"scoring-0": "exits with 3", "restarts": 1})
     assert told.returncode == 1
     log = tmp_path / "runs/run/logs/scoring-0.log"
     assert told.last == f"sluice: scoring-0 exited with 3 after 1 restart; see {log}"
 
 
 def test_a_run_whose_members_were_never_scored_has_failed(tmp_path: Path) -> None:
-    told = run_up(tmp_path, ALL | {"training-0": "sees scorer errors"})
+    told = run_up(tmp_path, FEW | {"training-0": "sees scorer errors"})
     assert told.returncode == 1
     assert told.last == (
         "sluice: no member was ever scored: 24 of 24 scorer_error; "
@@ -384,19 +392,10 @@ def test_a_run_whose_members_were_never_scored_has_failed(tmp_path: Path) -> Non
 
 
 def test_a_run_without_any_signal_is_done_and_says_so(tmp_path: Path) -> None:
-    told = run_up(tmp_path, ALL | {"training-0": "sees no signal"})
+    told = run_up(tmp_path, FEW | {"training-0": "sees no signal"})
     assert told.returncode == 0, told.stderr
     sentence = "run is done without a step: the prompts are over; every group was without signal."
     assert sentence in told.stdout
-
-
-@pytest.mark.slow
-def test_a_child_that_is_silent_for_long_is_killed_and_started_again(tmp_path: Path) -> None:
-    roles = ALL | {"scoring-0": "freezes", "lease_seconds": 5, "restarts": 0}
-    told = run_up(tmp_path, roles)
-    assert told.returncode == 1
-    assert re.match(r"sluice: scoring-0 was silent for 2\d s and was killed; see ", told.last)
-    assert of_run(tmp_path) == []
 
 
 def test_up_removes_the_weights_that_a_dead_trainer_left_in_memory(tmp_path: Path) -> None:
@@ -404,3 +403,16 @@ def test_up_removes_the_weights_that_a_dead_trainer_left_in_memory(tmp_path: Pat
     left.mkdir()
     assert run_up(tmp_path, {"training-0": "trains"}).returncode == 0
     assert not left.exists()
+
+
+def test_a_child_that_is_silent_for_long_is_killed_and_started_again(
+    silent: tuple[Path, subprocess.Popen[str]],
+) -> None:
+    """The last one here, so that the others were made while it was waited for."""
+    folder, up = silent
+    _, err = up.communicate(timeout=60)
+    assert up.returncode == 1
+    assert re.match(
+        r"sluice: scoring-0 was silent for 2\d s and was killed; see ", err.splitlines()[-1]
+    )
+    assert of_run(folder) == []

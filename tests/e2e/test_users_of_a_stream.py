@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 from servers import Server, running
-from stream import start, write_run
+from stream import FAKE, start, write_run
 
 from pipeline.bus.acl import rules
 from pipeline.bus.connection import client_of
@@ -37,7 +37,7 @@ class Done(NamedTuple):
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
     folder = tmp_path_factory.mktemp("users")
-    write_run(folder, top={"steps": 2})
+    write_run(folder, top={"steps": 2}, **FAKE)
     with running() as server, client_of(server.url) as admin:
         for rule in rules("run"):
             admin.execute_command(*rule.split(), ">open")

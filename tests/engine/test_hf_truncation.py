@@ -10,7 +10,7 @@ import pytest
 import torch
 from engine_models import CONFIGS, plain_logprobs, planted, tiny
 from engine_work import Key, drain, flip_to, logprobs, tokens, work
-from made import rules
+from made import build, consider, rules
 from msgspec.structs import replace
 from transformers import PreTrainedModel
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
@@ -21,8 +21,6 @@ from pipeline.model.sampling import logprobs as logprobs_of
 from pipeline.model.truncation import Limits, keep, recorded
 from pipeline.protocols import Pack
 from services.inference.engines.hf.engine import HfEngine
-from services.training.batch import build
-from services.training.considered import consider
 
 EVERY = [
     {"temperature": t, "top_p": p, "top_k": k, "min_p": m}

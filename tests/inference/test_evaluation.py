@@ -10,6 +10,7 @@ import pytest
 from engines_for_tests import Noting
 from msgspec.structs import replace
 
+from pipeline import grades
 from pipeline.config import load
 from pipeline.errors import ConfigError, SluiceError
 from pipeline.grades import KeptVersion, summary
@@ -99,6 +100,21 @@ def test_what_is_not_kept_is_not_graded(folder: Path, text: str | None, told: st
         (folder / "weights" / "kept.jsonl").write_text(text)
     with pytest.raises(ConfigError, match=told):
         known_versions(folder)
+
+
+def test_what_was_graded_on_the_same_prompts_while_the_run_went_on_is_not_graded_again(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    keep(folder, 3)
+    run = run_of(folder)
+    graded = summary(KEPT, [[1.0]], [[1.0]], members=1, boots=("e:1",), data=Grader(run).digest)
+    grades.write(run.folder, [graded])
+    evaluate(run)
+    assert grades.read(run.folder).points == [graded]
+    grades.write(run.folder, [replace(graded, data="another")])
+    evaluate(run)
+    [anew] = grades.read(run.folder).points
+    assert (anew.boots, anew.data, anew.members) == ((), graded.data, 3)
 
 
 def test_a_mistake_is_told_once_before_any_process_is_started(folder: Path) -> None:

@@ -9,6 +9,7 @@ from planted_run import TOKENS, NoTransport, Plant, Running, alone, ids, manifes
 
 from pipeline.ledger import Sum
 from pipeline.messages import Span
+from services.inference.courier import Answer
 
 Start = Callable[..., Running]
 
@@ -75,6 +76,24 @@ def test_a_gated_engine_says_that_it_waits_for_fresher_weights(
     plant.announce(1)
     assert {c.spans[0].version for c in plant.await_delivered(2)} == {1}
     wait_until(lambda: running.service.waiting_for == "prompts")
+
+
+@pytest.mark.parametrize("reply", ["closed", "late"])
+def test_what_is_left_of_a_group_is_dropped_at_the_first_answer_that_says_it_is_over(
+    plant: Plant, start: Start, reply: str
+) -> None:
+    """To a prefix, or to a member; here it is open on the bus, so that no beat can say so."""
+    plant.admit(2)
+    running = start(plant, steps=0)
+    courier, outbox = running.service.courier, running.service.outbox
+    wait_until(lambda: len(outbox.leases) == 2)
+    running.engine.allow(5)
+    running.flown(20)
+    [first, *_] = running.engine.prefixes()
+    with courier._changed:
+        courier._answers.append(Answer(outbox.leases[first.group], first, reply))
+    running.flown(10)
+    assert first.group not in outbox.leases and running.total("lost_tokens") == 10
 
 
 def test_what_is_handed_back_goes_on_elsewhere_with_the_same_ids(
@@ -227,7 +246,8 @@ def test_a_member_too_large_to_be_sent_fails_and_the_engine_goes_on(
     assert {c.member for c in plant.await_delivered(2)} == {1}
     wait_until(lambda: len(plant.letters()) == 2)
     assert all(b"too_large: member 0 of group" in reason for reason in plant.letters())
-    assert running.total("members") == 2 and running.total("lost_tokens") == 2 * TOKENS
+    wait_until(lambda: running.total("members") == 2)
+    wait_until(lambda: running.total("lost_tokens") == 2 * TOKENS)
     assert running.error is None and running.thread.is_alive()
 
 

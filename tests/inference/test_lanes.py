@@ -43,8 +43,9 @@ class Course:
     def __init__(self, plant: Plant, folder: Path) -> None:
         self.plant, self.folder = plant, folder
         (folder / "weights").mkdir(exist_ok=True)
-        kept = {"version": 0, "step": 0, "seconds": 1.5, "path": ""}
-        (folder / "weights" / "kept.jsonl").write_text(json.dumps(kept) + "\n")
+        kept = [{"version": v, "step": v, "seconds": 1.5 + v, "path": ""} for v in (0, 2, 4)]
+        lines = "".join(json.dumps(line) + "\n" for line in kept)
+        (folder / "weights" / "kept.jsonl").write_text(lines)
         self.prompting, self.training = self.new_prompting(), self.new_training()
         self.seen: list[Completion] = []
 
@@ -52,7 +53,7 @@ class Course:
         return HeldOut(self.plant.bus, held_out, size=2 * EXAMPLES)
 
     def new_training(self) -> Evaluations:
-        return Evaluations(self.plant.bus, self.folder, 1, members=MEMBERS)
+        return Evaluations(self.plant.bus, self.folder, 1, every=2, members=MEMBERS)
 
     def begin(self) -> None:
         wait_until(lambda: self.admitted() == 2 * EXAMPLES)
@@ -129,6 +130,22 @@ def test_who_keeps_a_version_lets_it_go_once_its_evaluation_is_over(
     wait_until(lambda: plant.seen(running.life.boot).beat.pinned == -1)
     assert course.admitted() == 2 * EXAMPLES and course.look() is None, "not once more"
     assert [p.version for p in grades.read(course.folder).points] == [0, 2]
+
+
+def test_a_version_is_offered_for_evaluation_once_it_is_proven(
+    plant: Plant, start: Start, course: Course
+) -> None:
+    running = start(plant, evaluate_every=2)
+    wait_until(lambda: plant.seen(running.life.boot).beat.pinned == 0)
+    course.begin()
+    course.end()
+    running.engine.may_prove.clear()
+    plant.announce(2)
+    wait_until(lambda: running.service.lanes.pinned == 2)
+    wait_until(lambda: running.life.waiting_for == "weights")
+    assert running.life.pinned == -1
+    running.engine.may_prove.set()
+    wait_until(lambda: plant.seen(running.life.boot).beat.pinned == 2)
 
 
 def test_another_engine_ends_what_a_killed_one_began(

@@ -21,6 +21,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LlamaForCausalLM
 
 from pipeline.config import load
+from pipeline.digests import digests
 from pipeline.errors import ConfigError, SluiceError
 from pipeline.model.tokens import Tokenizer
 from pipeline.run import Run
@@ -80,6 +81,7 @@ def checkpoint(model: LlamaForCausalLM, batch: int, epoch: int = 1, *, whole: bo
 
 def mark(folder: Path, batch: int) -> None:
     said = {"batch": batch, "step": batch - 1, "version": batch + 1, "fingerprint": "f"}
+    said |= {"files": digests(folder)}
     (folder / "checkpoint.json").write_text(json.dumps(said))
 
 
@@ -235,6 +237,33 @@ def test_a_damaged_checkpoint_is_named_and_leaves_nothing(here: Path) -> None:
     with pytest.raises(SluiceError, match=r"runs/run/export cannot be written from .*00000004\.e1"):
         export(a_run(here))
     assert not [*here.glob("runs/run/*export*")]
+
+
+@pytest.mark.parametrize("damage", ["a bit of the weights", "a word of the config", "gone"])
+def test_a_file_that_is_not_what_was_written_is_named_and_leaves_nothing(
+    here: Path, damage: str, sluice: Sluice
+) -> None:
+    """Of what is exported: that the state beside it is damaged concerns training alone."""
+    folder = checkpoint(trained(1), 4)
+    name = "config.json" if damage == "a word of the config" else "model.safetensors"
+    written = bytearray((folder / "model" / name).read_bytes())
+    written[-3] ^= 1
+    (folder / "model" / name).write_bytes(written)
+    if damage == "gone":
+        (folder / "model" / name).unlink()
+    done = sluice("export", "out", "--set", "name=run")
+    assert done.exit_code == 1
+    said = "is gone" if damage == "gone" else "has the digest"
+    assert f"{folder} is damaged: model/{name} {said}" in done.stderr.splitlines()[-1]
+    assert not [*here.glob("*out*")]
+
+
+def test_the_state_beside_the_model_is_not_asked_for(here: Path) -> None:
+    folder = checkpoint(trained(1), 4, whole=False)
+    (folder / "state").write_text("moments")
+    mark(folder, 4)
+    (folder / "state").write_text("others")
+    assert export(a_run(here)).is_dir()
 
 
 def test_a_template_that_is_gone_is_named(here: Path) -> None:

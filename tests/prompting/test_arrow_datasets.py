@@ -17,8 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.errors import ConfigError, Unusable
+from pipeline.families import DATASETS
 from pipeline.plugins import build
-from pipeline.protocols import DATASETS, ChatMessage, Example
+from pipeline.protocols import ChatMessage, Example
 
 CHAT = [{"role": "system", "content": "s"}, {"role": "user", "content": "ü"}]
 ROWS = [

@@ -9,8 +9,9 @@ import pytest
 from reasoning_gym.factory import DATASETS as KNOWN
 
 from pipeline.errors import ConfigError
+from pipeline.families import DATASETS, SCORERS
 from pipeline.plugins import build
-from pipeline.protocols import DATASETS, SCORERS, Answer
+from pipeline.protocols import Answer
 
 SUM = {"use": "reasoning_gym", "name": "chain_sum", "size": 20, "seed": 3}
 

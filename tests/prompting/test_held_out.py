@@ -38,7 +38,7 @@ class Few:
         return Example(prompt=f"p{index}", reference={"place": index}, task="t")
 
 
-def encode(text: Text) -> bytes:
+def encode(text: Text, *, at: str) -> bytes:
     assert isinstance(text, str)
     return array("i", map(ord, text)).tobytes()
 

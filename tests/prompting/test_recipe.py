@@ -30,9 +30,9 @@ class Examples(list[Any]):
         return ""
 
 
-def encode(text: Text) -> bytes:
+def encode(text: Text, *, at: str) -> bytes:
     if text == "odd":
-        raise Unusable("data", text, reason="not_encoded", rule="odd", remedy="none")
+        raise Unusable(at, text, reason="not_encoded", rule="odd", remedy="none")
     return array("i", map(ord, str(text))).tobytes()
 
 
@@ -43,7 +43,7 @@ GOOD = Example(prompt="good", reference=1)
     ("example", "reason"),
     [
         (Example(prompt="x" * 16), "prompt_too_long: data, example 1: its prompt has 16 tokens,"),
-        (Example(prompt="odd"), "not_encoded: data = 'odd': odd"),
+        (Example(prompt="odd"), "not_encoded: data, example 1 = 'odd': odd"),
         (Example(prompt="a", reference={1, object()}), "unreadable: data, example 1"),
         (Example(prompt="a", reference="y" * (1 << 20)), "too_large: data, example 1"),
         (

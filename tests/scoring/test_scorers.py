@@ -9,9 +9,10 @@ import pytest
 import reasoning_gym
 
 from pipeline.errors import ConfigError
+from pipeline.families import SCORERS
 from pipeline.messages import Score
 from pipeline.plugins import build
-from pipeline.protocols import SCORERS, Answer, Verdict
+from pipeline.protocols import Answer, Verdict
 from pipeline.run import Scoring as ScoringKeys
 from pipeline.verdicts import checked
 from services.scoring.judge import make_judge

@@ -97,6 +97,13 @@ def test_a_model_with_other_tokens_is_refused_with_both_sides(tmp_path: Path) ->
         Teacher(path=str(tmp_path / "other"), policy=MODEL)
 
 
+def test_a_teacher_that_was_never_made_is_refused_by_its_key() -> None:
+    """And not looked for on the hub, which may take a minute to say no."""
+    gone = "examples/demo/gone"
+    with pytest.raises(ConfigError, match=r"^scoring\.scorers\.path = .*: there is no such folder"):
+        Teacher(path=gone, policy=MODEL)
+
+
 def test_teachings_of_more_than_a_megabyte_arrive_whole(plant: Plant) -> None:
     tokens, k = 20_000, 8
     plant.group(["a" * tokens])

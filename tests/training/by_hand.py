@@ -306,13 +306,14 @@ def decoupled(row: Row, cap: float = 5.0, above: str = "cap") -> list[float]:
     return [x if x <= cap else (cap if above == "cap" else 0.0) for x in ratios]
 
 
-def normalised(rows: list[Row]) -> list[list[float]]:
-    weights = [tis(row) for row in rows]
+def normalised(rows: list[Row], of: Callable[[Row], list[float]]) -> list[list[float]]:
+    """To a mean of 1 over what is inside the loss and not taken out."""
+    weights = [of(row) for row in rows]
     inside = [
         w
         for row, ws in zip(rows, weights, strict=True)
         for t, w in zip(row, ws, strict=True)
-        if t.weight > 0
+        if t.weight > 0 and w > 0
     ]
     factor = min(10.0, len(inside) / sum(inside)) if inside and sum(inside) else 1.0
     return [[factor * w for w in ws] for ws in weights]

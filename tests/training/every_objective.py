@@ -11,7 +11,8 @@ from torch import Tensor
 from pipeline import plugins
 from pipeline.anchor import INTERPOLATED, PROXIMAL
 from pipeline.anchor import LOSSES as TRAITS
-from pipeline.protocols import CORRECTIONS, DIVERGENCES, LOSSES, Loss, Pack, Tokens, Wide
+from pipeline.families import CORRECTIONS, DIVERGENCES, LOSSES
+from pipeline.protocols import Loss, Pack, Tokens, Wide
 from pipeline.run import Spec
 from services.training.corrections import Normalised
 from services.training.losses import ppo

@@ -1,19 +1,105 @@
-"""Groups as the bus would hand them over, and a small model to train."""
+"""Groups as the bus would hand them over, batches of them in packs, and a small model to train."""
 
 import struct
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from pipeline.messages import Completion, Group, Member, Prompt, Sampling, Score, Span
-from pipeline.protocols import Tokens
+from pipeline.protocols import Pack, Tokens
 from pipeline.versions import Freshness, Unit
+from services.training import batch, considered
 from services.training.advantages import grpo
-from services.training.considered import Rules
+from services.training.briefs import Brief, brief
+from services.training.considered import Considered, Rules
+from services.training.packing import BY_TOKENS, Cost, layout, pack
+from services.training.planned import Copied, Imitated
+from services.training.sequences import dummy, imitated, joined, sampled
 
 VOCABULARY = 23
+MANY = 1 << 15
+
+
+class Whole(Brief, frozen=True, kw_only=True):
+    """A brief that has its cargo with it."""
+
+    cargo: Group
+
+
+class Batch(NamedTuple):
+    """A batch whose cargo was at hand, in packs."""
+
+    packs: tuple[Pack, ...]
+    planned: batch.Batch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.planned, name)
+
+
+def consider(group: Group, rules: Rules, *, vocabulary: int = MANY) -> Considered:
+    """As it is judged when its cargo has been read."""
+    told = brief(group, vocabulary)
+    fields = {name: getattr(told, name) for name in told.__struct_fields__}
+    return considered.consider(Whole(**fields, cargo=group), rules)
+
+
+def build(
+    judged: Sequence[Considered],
+    rules: Rules,
+    *,
+    pack_tokens: int,
+    examples: tuple[Imitated, ...] = (),
+) -> Batch:
+    """As one rank would make its packs."""
+    planned = batch.build(judged, rules, examples=examples)
+    cargo = {c.brief.group: c.brief.cargo for c in judged}  # type: ignore[attr-defined]
+    made = [
+        imitated(one, likeliest=planned.likeliest)
+        if isinstance(one, Copied)
+        else sampled(
+            one,
+            cargo[one.group].prompt,
+            cargo[one.group].members[one.member],
+            likeliest=planned.likeliest,
+        )
+        for one in planned.sequences
+    ]
+    numbers = pack([one.tokens for one in planned.sequences], pack_tokens)
+    return Batch(tuple(joined([made[n] for n in members]) for members in numbers), planned)
+
+
+def apart(packed: Pack) -> list[Pack]:
+    """The pack's sequences, each as a pack."""
+    starts = (packed.positions == 0).nonzero().flatten().tolist()
+    lengths = [
+        end - start for start, end in zip(starts, [*starts[1:], packed.ids.numel()], strict=True)
+    ]
+    kept = [int(counts.sum()) for counts in torch.split(packed.kept_counts, lengths)]
+    columns = packed._asdict()
+    parts = [
+        torch.split(column, kept if name == "kept_ids" else lengths)
+        for name, column in columns.items()
+    ]
+    return [Pack(*columns) for columns in zip(*parts, strict=True)]
+
+
+def share(
+    packs: Sequence[Pack], ranks: int, pack_tokens: int, *, cost: Cost = BY_TOKENS
+) -> list[list[Pack]]:
+    """What ranks would make of the sequences of these packs."""
+    sequences = [one for each in packs for one in apart(each)]
+    return [
+        [
+            joined([sequences[n] for n in numbers])
+            if numbers
+            else dummy(sequences[0].teacher_ids.shape[1])
+            for numbers in mine
+        ]
+        for mine in layout([one.ids.numel() for one in sequences], pack_tokens, ranks, cost=cost)
+    ]
 
 
 def tiny_model(*, seed: int = 5, tied: bool = True) -> LlamaForCausalLM:
@@ -41,11 +127,10 @@ def rules(
     lag_max: int = 2,
     unit: Unit = "token",
     versions: int = 20,
-    vocabulary: int = 1 << 15,
 ) -> Rules:
     """Version v was made by step v."""
     steps = {version: version for version in range(versions)}
-    return Rules(Freshness(step, steps, lag_max, unit), grpo, vocabulary)
+    return Rules(Freshness(step, steps, lag_max, unit), grpo)
 
 
 def member(

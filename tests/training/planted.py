@@ -77,6 +77,21 @@ def wait_until(claim: Callable[[], Any], what: str, seconds: float = 20.0) -> No
         time.sleep(0.005)
 
 
+def saved(bus: Bus) -> dict[bytes, bytes]:
+    """Every key of the run."""
+    keys = bus._client.keys(bus._keys.prefix.replace("{", "\\{") + "*")
+    return {key: bus._client.dump(key) for key in keys}
+
+
+def put_back(bus: Bus, keys: dict[bytes, bytes]) -> None:
+    """As a server that was restored from an older copy of its data."""
+    with bus._client.pipeline(transaction=True) as together:
+        together.delete(*bus._client.keys(bus._keys.prefix + "*"))
+        for key, value in keys.items():
+            together.restore(key, 0, value)
+        together.execute()
+
+
 class Stream:
     """Everybody but the trainer."""
 
@@ -184,6 +199,10 @@ class Trainer:
     def start(self) -> None:
         self._thread.start()
 
+    @property
+    def running(self) -> bool:
+        return self._thread.is_alive()
+
     def join(self, seconds: float = 20.0) -> int | None:
         """Its exit code; None where it raised what no process expects."""
         self._thread.join(seconds)
@@ -209,3 +228,16 @@ class Trainer:
             self.code = exit_code(self.service.run)
         except Exception as exc:
             self.error = exc
+
+
+Lead = Callable[..., Trainer]
+
+
+def feed(stream: Stream, batches: int, *scores: Score | float) -> None:
+    """So many steps: two groups each, by an engine that follows every version."""
+    for _ in range(batches):
+        step = stream.bus.state().step
+        stream.serve(stream.bus.state().version)
+        stream.plant(2, *scores)
+        wait_until(lambda step=step: stream.bus.state().step == step + 1, "step")
+        wait_until(lambda step=step: stream.bus.versions.newest().step == step + 1, "version")

@@ -1,17 +1,15 @@
-"""Steps that must come out alike on any number of ranks, done by a job of torchrun or a process.
+"""Steps that must come out alike on any number of ranks, done by jobs of `rank_forks`.
 
-    python rank_cases.py FOLDER OTHER
-
-leaves, of every case and ZeRO stage, the back end's state after the step in FOLDER/stage/case and
-what was said of it in FOLDER/stage/case.json; OTHER is the folder of the job of another size, whose
-states are gone on from. The cases are also a plain list for the tests.
+`main` leaves, of every case and ZeRO stage, the back end's state after the step in
+FOLDER/stage/case and what was said of it in FOLDER/stage/case.json; OTHER is the folder of the job
+of another size, whose states are gone on from. The cases are also a plain list for the tests.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import random
-import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,7 +18,8 @@ from typing import Any, NamedTuple
 
 import torch
 from every_objective import Sum, with_turns
-from made import VOCABULARY, group, member, rules, tiny_model
+from made import VOCABULARY, build, consider, group, member, rules, tiny_model
+from msgspec.structs import replace
 from torch import Tensor
 
 from pipeline.messages import Group
@@ -30,12 +29,14 @@ from pipeline.run import Model, Run
 from pipeline.run import Training as Settings
 from services.training.backends.state import write
 from services.training.backends.torch import TorchBackend
-from services.training.batch import build
-from services.training.considered import consider
+from services.training.batch import build as plan_batch
+from services.training.cargo import Cargo
+from services.training.considered import consider as judge
 from services.training.losses import cispo, ppo
 from services.training.objective import Objective
-from services.training.optimize import act_alone
-from services.training.ranks import Team, follow, lead
+from services.training.optimize import Done, act_alone
+from services.training.ranks import Leader, follow, lead
+from services.training.records import plan
 from services.training.world import join
 
 BETA = 0.9
@@ -106,6 +107,8 @@ def long_tail() -> list[Group]:
 
 
 class Case(NamedTuple):
+    """`change` is made of every pack, on the rank that has it, before anything looks at it."""
+
     groups: Callable[[], Sequence[Group]]
     pack_tokens: int
     loss: Loss = cispo
@@ -114,6 +117,10 @@ class Case(NamedTuple):
     def packs(self) -> list[Pack]:
         judged = [consider(g, rules()) for g in self.groups()]
         return [self.change(p) for p in build(judged, rules(), pack_tokens=self.pack_tokens).packs]
+
+    def cargo(self) -> Cargo:
+        groups = {group.prompt.group: group for group in self.groups()}
+        return Cargo(lambda names: [groups[name] for name in names], vocabulary=VOCABULARY)
 
 
 def without_signal(pack: Pack) -> Pack:
@@ -161,7 +168,17 @@ def settings(pack_tokens: int) -> Run:
     return Run(name="ranks", steps=1, model=Model(path="-"), data="-", training=training)
 
 
+def act(team: Leader, case: Case) -> Done:
+    """A step as the service makes it, from the bus on."""
+    briefs = team.read([group.prompt.group for group in case.groups()])
+    batch = plan_batch([judge(one, rules()) for one in briefs], rules())
+    record = plan(batch, number=1, epoch=1, version=0)
+    record = replace(record, places=team.write(record))
+    return team.act(batch, record, RATE)
+
+
 def main(folder: Path, other: Path) -> None:
+    """All cases on the ranks of this job, which share `folder`."""
     from services.training.backends.deepspeed import DeepSpeedBackend
 
     class Thrifty(DeepSpeedBackend):
@@ -170,6 +187,8 @@ def main(folder: Path, other: Path) -> None:
         gathered_bytes = GATHERED_BYTES
 
     me = join()
+    folder.mkdir(parents=True, exist_ok=True)
+    os.chdir(folder)  # where the steps are recorded
     for stage in STAGES:
         # Nothing is whole on every rank, the head is called token by token: all that can differ.
         backend = Thrifty(
@@ -186,7 +205,7 @@ def main(folder: Path, other: Path) -> None:
             job(case, partial(_step, case, folder / str(stage) / name))
         bad = Case(eight, LENGTH, infinite_on_one)
         job(bad, partial(_skip, bad, folder / str(stage) / "C101"))
-        good = CASES["8 packs"]
+        good = CASES["2 packs"]
         job(good, partial(_after, good, folder / str(stage) / "after C101"))
         job(good, partial(_resume, good, folder / str(stage) / "resumed"))
         if stage == 3:
@@ -199,53 +218,54 @@ def main(folder: Path, other: Path) -> None:
         job(good, partial(_resume, good, folder / name / "resumed", start=None))
 
 
-def _as_rank(rank: int, backend: Any, case: Case, lead_it: Callable[[Team], None]) -> None:
-    objective, run = Objective(case.loss), settings(case.pack_tokens)
+def _as_rank(rank: int, backend: Any, case: Case, lead_it: Callable[[Leader], None]) -> None:
+    objective = Objective(case.loss, refer=case.change)
+    run, cargo = settings(case.pack_tokens), case.cargo()
     if rank:
-        follow(backend, objective, run)
+        follow(backend, objective, run, cargo=cargo)
         return
-    team = lead(backend, objective, run)
+    team = lead(backend, objective, run, cargo=cargo)
     lead_it(team)
-    team.backend.close()
+    team.close()
 
 
-def _begin(folder: Path, team: Team) -> None:
-    _save(team.backend, folder / "start")
+def _begin(folder: Path, team: Leader) -> None:
+    _save(team, folder / "start")
 
 
-def _step(case: Case, folder: Path, team: Team) -> None:
-    team.backend.load_state(str(folder.parent / "start"))
-    done = team.act(case.packs(), RATE)
-    _save(team.backend, folder)
+def _step(case: Case, folder: Path, team: Leader) -> None:
+    team.load_state(str(folder.parent / "start"))
+    done = act(team, case)
+    _save(team, folder)
     _say(folder, [[*done.result]], **done.statistics.summary())
 
 
-def _skip(case: Case, folder: Path, team: Team) -> None:
-    team.backend.load_state(str(folder.parent / "start"))
-    before = fingerprint(team.backend.weights())
-    results = [team.act(case.packs(), RATE).result for _ in range(3)]
-    same = before == fingerprint(team.backend.weights())
+def _skip(case: Case, folder: Path, team: Leader) -> None:
+    team.load_state(str(folder.parent / "start"))
+    before = fingerprint(team.weights())
+    results = [act(team, case).result for _ in range(3)]
+    same = before == fingerprint(team.weights())
     _say(folder, [[r.finite, str(r.grad_norm)] for r in results], same=same)
 
 
-def _after(case: Case, folder: Path, team: Team) -> None:
+def _after(case: Case, folder: Path, team: Leader) -> None:
     """On from where the skipped steps have left the back end."""
-    done = team.act(case.packs(), RATE)
-    _save(team.backend, folder)
+    done = act(team, case)
+    _save(team, folder)
     _say(folder, [[*done.result]])
 
 
-def _resume(case: Case, folder: Path, team: Team, start: str | None = "start") -> None:
+def _resume(case: Case, folder: Path, team: Leader, start: str | None = "start") -> None:
     """Three steps at once, and the same with a load after the first."""
-    backend = team.backend
+    backend = team
     if start:
         backend.load_state(str(folder.parent / start))
-    team.act(case.packs(), RATE)
+    act(team, case)
     _save(backend, folder)
     ends = []
     for _ in range(2):
         for _ in range(2):
-            team.act(case.packs(), RATE)
+            act(team, case)
         ends.append(fingerprint(backend.masters()))
         if not (straight := folder.with_name("straight")).exists():
             _save(backend, straight)
@@ -254,9 +274,9 @@ def _resume(case: Case, folder: Path, team: Team, start: str | None = "start") -
     _say(folder, ends, saved=fingerprint(backend.weights()))
 
 
-def _gather(folder: Path, model: Any, team: Team) -> None:
+def _gather(folder: Path, model: Any, team: Leader) -> None:
     """How many bytes of parameters are whole on rank 0 while weights, masters and all go out."""
-    ways = {"weights": team.backend.weights, "masters": team.backend.masters}
+    ways = {"weights": team.weights, "masters": team.masters}
     peaks = {name: max(_whole_bytes(model) for _ in way()) for name, way in ways.items()}
     _say(folder, [], before=_whole_bytes(model), **peaks)
 
@@ -265,25 +285,25 @@ def _whole_bytes(model: Any) -> int:
     return sum(p.nbytes for p in model.parameters())  # a parameter that is away has no elements
 
 
-def _cross(case: Case, folder: Path, other: Path, team: Team) -> None:
+def _cross(case: Case, folder: Path, other: Path, team: Leader) -> None:
     """On from the first of three steps of a job of another size, which is under way or done."""
     while not (other / "resumed" / "state.json").exists():
         time.sleep(0.02)
-    team.backend.load_state(str(other / "resumed"))
+    team.load_state(str(other / "resumed"))
     for _ in range(2):
-        team.act(case.packs(), RATE)
-    _save(team.backend, folder)
+        act(team, case)
+    _save(team, folder)
 
 
-def _from_torch(case: Case, folder: Path, tied: bool, team: Team) -> None:
+def _from_torch(case: Case, folder: Path, tied: bool, team: Leader) -> None:
     """Three steps, the first of which the plain back end has made."""
     plain = TorchBackend(tiny_model(tied=tied), clip_norm=1e9)
     act_alone(plain, Objective(case.loss), case.packs(), RATE)
     _save(plain, folder.with_name("torch"))
-    team.backend.load_state(str(folder.with_name("torch")))
+    team.load_state(str(folder.with_name("torch")))
     for _ in range(2):
-        team.act(case.packs(), RATE)
-    _save(team.backend, folder)
+        act(team, case)
+    _save(team, folder)
 
 
 def _save(backend: Backend, folder: Path) -> None:
@@ -294,7 +314,3 @@ def _save(backend: Backend, folder: Path) -> None:
 
 def _say(folder: Path, results: list[Any], **more: Any) -> None:
     folder.with_suffix(".json").write_text(json.dumps({"results": results, **more}))
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,4 +1,4 @@
-"""One rank of a job, in the environment that torchrun makes: python rank_of_a_job.py LOSS PAUSE
+"""One rank of a job, for `rank_forks`, in the environment that torchrun makes.
 
 Rank 0 says `ready`, and then `step` after each step, with a pause of so many seconds.
 """
@@ -8,7 +8,7 @@ import time
 
 import torch.distributed as dist
 from made import tiny_model
-from rank_cases import CASES
+from rank_cases import CASES, act
 from torch import Tensor
 
 from pipeline.protocols import StepResult, Tokens
@@ -40,8 +40,13 @@ def failing(tokens: Tokens) -> Tensor:
 LOSSES = {"cispo": cispo, "failing": failing}
 
 
-def main() -> None:
-    rank, objective = Summing(tiny_model()), Objective(LOSSES[sys.argv[1]])
+def become(loss: str, pause_seconds: float) -> None:
+    """Ends the process, as a service ends."""
+    sys.exit(exit_code(lambda: _work(loss, pause_seconds)))
+
+
+def _work(loss: str, pause_seconds: float) -> None:
+    rank, objective = Summing(tiny_model()), Objective(LOSSES[loss])
     run = Run(
         name="ranks",
         steps=1,
@@ -51,15 +56,11 @@ def main() -> None:
         bus=Bus(lease_seconds=5),
     )
     if join().rank:
-        follow(rank, objective, run)
+        follow(rank, objective, run, cargo=CASES["8 packs"].cargo())
         return
-    team = lead(rank, objective, run)
+    team = lead(rank, objective, run, cargo=CASES["8 packs"].cargo())
     print("ready", flush=True)
     while True:
-        team.act(CASES["8 packs"].packs(), 1e-3)
+        act(team, CASES["8 packs"])
         print("step", flush=True)
-        time.sleep(float(sys.argv[2]))
-
-
-if __name__ == "__main__":
-    sys.exit(exit_code(main))
+        time.sleep(pause_seconds)

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForCausalLM
 
 from pipeline.errors import ConfigError
-from pipeline.model.attention import APART, Blocks
+from pipeline.model.attention import APART, ROWS, Blocks, blocks
 from pipeline.model.chosen import chosen
 from pipeline.model.packed import evaluate, prepare
 
@@ -88,6 +88,22 @@ def test_a_causal_row_has_no_mask_and_a_window_has_one_of_its_sequence_alone() -
     assert [b.mask if b.mask is None else tuple(b.mask.shape[2:]) for b in window] == [
         *(None, None, (9, 9), None)
     ]
+
+
+@pytest.mark.parametrize("sees_all", [True, False])
+def test_a_long_sequence_is_looked_at_some_rows_at_a_time_and_to_its_last_pair(
+    sees_all: bool,
+) -> None:
+    length, sizes = 2 * ROWS + 5, []
+
+    def causal(_: object, __: object, query: Tensor, key: Tensor) -> Tensor:
+        seen = (key <= query) & ((query < length - 1) | (key > 0) | sees_all)
+        sizes.append(seen.numel())
+        return seen
+
+    (block,) = blocks(mask_function=causal, batch_size=1, q_length=length, kv_length=length)
+    assert (block.mask is None) == sees_all
+    assert not sees_all or max(sizes) == ROWS * length
 
 
 def test_what_is_no_row_to_train_on_gets_the_mask_that_sdpa_takes() -> None:

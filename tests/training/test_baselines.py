@@ -8,15 +8,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from made import group, member, rules
+from made import Batch, build, consider, group, member, rules
 
 from pipeline import plugins
 from pipeline.errors import ConfigError
+from pipeline.families import ADVANTAGES
+from pipeline.ledger import Sum
 from pipeline.messages import Group, Prompt
-from pipeline.protocols import ADVANTAGES, Graded
+from pipeline.protocols import Graded
 from services.training.baselines import Ema
-from services.training.batch import Batch, build
-from services.training.considered import consider
 
 REWARDS = st.lists(st.sampled_from([0.0, 0.25, 1.0, 7.5, 1e6]), min_size=1, max_size=6)
 
@@ -55,6 +55,18 @@ def test_max_rl_by_hand_and_where_nothing_was_right() -> None:
     assert advantage(torch.tensor([0.0, 0])).tolist() == [0, 0]
     with pytest.raises(ConfigError, match="rewards of 0 or more, and a scorer gave"):
         advantage(torch.tensor([1.0, -0.25]))
+
+
+def test_rewards_that_an_advantage_refuses_cost_their_group_and_are_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    at = rules()._replace(advantage=plugins.build(ADVANTAGES, "max_rl", at="-"))
+    refused = consider(group("bad", [member([5, 6], 1.0), member([7], -0.25)]), at)
+    kept = consider(group("good", [member([5], 1.0), member([6], 0.0)]), at)
+    assert (refused.verdict, kept.verdict) == ("unusable", "keep")
+    assert refused.fates == {"scorer_error": Sum(2, 3)}
+    assert (refused.rewards, refused.could_teach) == ({}, False)
+    assert "group=bad reason=scorer_error objective.advantage = 'max_rl'" in caplog.text
 
 
 def batch_of(spec: Any, *groups: Group) -> Batch:

@@ -3,12 +3,10 @@ import random
 
 import pytest
 import torch
-from made import group, member, rules
+from made import Batch, build, consider, group, member, rules
 
 from pipeline.ledger import Sum, total
 from pipeline.messages import Group, Member
-from services.training.batch import Batch, build
-from services.training.considered import consider
 
 
 def advantages(batch: Batch) -> list[list[float]]:

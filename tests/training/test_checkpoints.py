@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from pipeline.digests import verify
 from pipeline.errors import SluiceError
+from pipeline.metrics import Metrics
 from services.training.checkpoints import Checkpoint, Checkpoints, found
-from services.training.digests import verify
+from services.training.metrics import PARTS, Numbers
 from services.training.remembered import Memory
 
 Act = Callable[[Path], None]
@@ -95,7 +97,8 @@ def test_training_goes_on_while_one_is_written_and_the_next_waits_for_it(tmp_pat
         copies.append(len(names(tmp_path)))
         return Written(between=pause)
 
-    checkpoints = Checkpoints(tmp_path, take)
+    numbers = Numbers(metrics := Metrics("training"))
+    checkpoints = Checkpoints(tmp_path, take, told=numbers.checkpointed)
     checkpoints.write(mark(1), epoch=1)
     assert begun.wait(20) and names(tmp_path) == [], "it has returned before anything was whole"
     threading.Timer(0.05, go_on.set).start()
@@ -103,6 +106,8 @@ def test_training_goes_on_while_one_is_written_and_the_next_waits_for_it(tmp_pat
     checkpoints.flush()
     assert copies == [0, 1], "the second was copied when the first was whole"
     assert names(tmp_path) == [1, 2]
+    spent = {part: metrics.gauges()[f'checkpoint_seconds{{part="{part}"}}'] for part in PARTS}
+    assert spent["waited"] > 0.04 > spent["copied"] > 0 and spent["written"] > 0
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("broken")])
@@ -125,18 +130,17 @@ def test_one_that_cannot_be_written_is_told_once_and_leaves_the_former(
 
 
 def test_the_newest_are_kept_and_the_best_and_what_waits_for_its_score(tmp_path: Path) -> None:
-    given = Checkpoints(tmp_path, Written, kept=2)
+    scores: dict[int, float] = {}
+    given = Checkpoints(tmp_path, Written, kept=2, scores=lambda: scores)
+    given.awaited = frozenset({3})
     for batch in range(1, 9):
-        given.hold(version=3)
         given.write(mark(batch), epoch=1)
         given.flush()
         if batch == 2:
-            given.score(2, 0.7)
-            given.score(1, 0.4)
+            scores |= {2: 0.7, 1: 0.4}
     assert names(tmp_path) == [2, 3, 7, 8]
-    given.score(3, 0.6)
-    given.score(8, 0.9)
-    given = Checkpoints(tmp_path, Written, kept=1)  # scores outlive their trainer
+    scores |= {3: 0.6, 8: 0.9}
+    given = Checkpoints(tmp_path, Written, kept=1, scores=lambda: scores)
     given.write(mark(9), epoch=1)
     given.flush()
     assert names(tmp_path) == [8, 9]

@@ -1,15 +1,14 @@
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 import torch
-from made import group, member, rules, tokens
+from made import build, consider, group, member, rules, tokens
 from torch import Tensor
 
 from pipeline.protocols import Pack, Tokens
-from services.training.batch import build
-from services.training.considered import consider
-from services.training.corrections import none, tis
+from services.training.corrections import Normalised, none, opsm, product, tis
 from services.training.losses import ppo
 from services.training.objective import Objective
 
@@ -104,6 +103,14 @@ def test_what_a_correction_takes_out_stays_in_the_denominator() -> None:
     for pack_tokens in (1, 99):
         value, _ = value_and_gradient(Objective(one, first_alone, "proximal"), pack_tokens)
         assert value == pytest.approx(3 / 8)
+
+
+def test_normalising_does_not_make_up_for_what_is_taken_out() -> None:
+    """Two tokens weigh 1/2 and 3/2 of their mean; the others are gone, and stay in N."""
+    given = gaps([-1.0, math.log(3) - 1, -4.0, -4.0], [0, 0, 1, 1])
+    given = given._replace(advantage=torch.tensor([1.0, 1.0, -1.0, -1.0]))
+    weight = Normalised(partial(product, of=[partial(tis, cap=9.0), opsm]))
+    assert weight.told(weight.look(given))(given).tolist() == pytest.approx([0.5, 1.5, 0.0, 0.0])
 
 
 def test_a_correction_carries_no_gradient() -> None:

@@ -8,14 +8,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from made import VOCABULARY, group, member, rules, tiny_model
+from made import VOCABULARY, Batch, build, consider, group, member, rules, tiny_model
 from msgspec.structs import replace
 
 from pipeline.ledger import Sum
 from pipeline.messages import Completion, Kept, Span
 from services.training.backends.torch import TorchBackend
-from services.training.batch import Batch, build
-from services.training.considered import consider
 from services.training.losses import cispo
 from services.training.objective import Objective
 
@@ -54,8 +52,7 @@ def batch_of(flaw: str | None, reward: float = 0.0) -> Batch:
     if flaw:
         last = replace(member(TOKENS, reward), completion=FLAWS[flaw](member(TOKENS, 0).completion))
     made = group("g", [*members, last])
-    at = rules(vocabulary=VOCABULARY)
-    return build([consider(made, at)], at, pack_tokens=99)
+    return build([consider(made, rules(), vocabulary=VOCABULARY)], rules(), pack_tokens=99)
 
 
 def gradient_of(batch: Batch) -> torch.Tensor:
@@ -78,6 +75,6 @@ def test_a_flawed_member_has_the_fate_of_its_flaw_and_its_siblings_are_trained(f
 @pytest.mark.parametrize("bad", [VOCABULARY, -1])
 def test_a_prompt_that_the_model_cannot_read_refuses_its_whole_group(bad: int) -> None:
     made = group("g", [member(TOKENS, 1.0), member(TOKENS, 0.0)], prompt=[3, bad])
-    judged = consider(made, rules(vocabulary=VOCABULARY))
+    judged = consider(made, rules(), vocabulary=VOCABULARY)
     assert judged.verdict == "unusable"
     assert judged.fates == {"prompt_token_unknown": Sum(2, 6)}

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from pipeline import plugins
 from pipeline.anchor import LOSSES as TRAITS
-from pipeline.protocols import CORRECTIONS, DIVERGENCES, LOSSES, Loss, Tokens, Wide
+from pipeline.families import CORRECTIONS, DIVERGENCES, LOSSES
+from pipeline.protocols import Loss, Tokens, Wide
 from services.training.corrections import Normalised, product
 from services.training.divergence import distilled, k3, top_k
 from services.training.losses import M2PO, gspo
@@ -166,11 +167,13 @@ def test_a_correction_is_that_worked_by_hand(
 
 
 @pytest.mark.parametrize("scene", SCENES)
-def test_normalised_weights_are_those_worked_by_hand(scene: str) -> None:
+@pytest.mark.parametrize("name", ["tis", "icepop", "opsm"])
+def test_normalised_weights_are_those_worked_by_hand(name: str, scene: str) -> None:
     rows = SCENES[scene]
     tokens = tokens_of(rows)
-    got = told(Normalised(plugins.build(CORRECTIONS, "tis", at="-")), tokens)(tokens)
-    assert near(got, [w for row in by_hand.normalised(rows) for w in row])
+    got = told(Normalised(plugins.build(CORRECTIONS, name, at="-")), tokens)(tokens)
+    expected = by_hand.normalised(rows, getattr(by_hand, name))
+    assert near(got, [w for row in expected for w in row])
 
 
 @pytest.mark.parametrize("scene", SCENES)

@@ -6,7 +6,18 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
-from made import VOCABULARY, gradient, group, member, plain_logprobs, rules, tiny_model
+from made import (
+    VOCABULARY,
+    Batch,
+    build,
+    consider,
+    gradient,
+    group,
+    member,
+    plain_logprobs,
+    rules,
+    tiny_model,
+)
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
@@ -14,8 +25,6 @@ from pipeline.ledger import Sum
 from pipeline.messages import Group
 from pipeline.protocols import Loss
 from services.training.backends.torch import TorchBackend
-from services.training.batch import Batch, build
-from services.training.considered import consider
 from services.training.losses import cispo, ppo
 from services.training.objective import Objective
 

@@ -5,9 +5,6 @@ they are held against is the plain back end in this process, and plain formulas.
 """
 
 import json
-import os
-import subprocess
-import sys
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +13,8 @@ import pytest
 import torch
 from made import gradient, tiny_model
 from rank_cases import BETA, CASES, GATHERED_BYTES, MODES, RATE, STAGES, Case
+from rank_cases import main as leave
+from rank_forks import forked
 from safetensors.torch import load_file
 from test_gradient import close, plain_cispo, plain_gradient, plain_ppo
 from torch import Tensor
@@ -26,8 +25,6 @@ from services.training.backends.torch import TorchBackend
 from services.training.objective import Objective
 from services.training.optimize import act_alone, told
 
-JOB = Path(__file__).with_name("rank_cases.py")
-ROOT = JOB.parents[2]
 WORLDS = (1, 2)
 TOLERANCE = 1e-5
 AFTER_ADAMW = 1e-4
@@ -42,27 +39,19 @@ on_any_world = pytest.mark.parametrize("world", WORLDS)
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     """What the jobs left, by the number of their ranks; they run side by side."""
     folders = {world: tmp_path_factory.mktemp(f"ranks{world}") for world in WORLDS}
-    running = {world: _start(world, folders[world], folders[3 - world]) for world in WORLDS}
-    for world, process in running.items():
-        output, _ = process.communicate(timeout=300)
-        assert process.returncode == 0, f"{world} ranks: {output[-3000:]}"
+    logs = tmp_path_factory.mktemp("logs")
+    running = [
+        rank
+        for world in WORLDS
+        for rank in forked(world, logs, leave, folders[world], folders[3 - world])
+    ]
+    try:
+        for rank in running:
+            assert rank.end(300) == 0, f"{rank.output.name}: {rank.output.read_text()[-3000:]}"
+    finally:
+        for rank in running:
+            rank.kill()
     return folders
-
-
-def _start(world: int, folder: Path, other: Path) -> "subprocess.Popen[str]":
-    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
-    environment = {
-        **{k: v for k, v in os.environ.items() if not k.startswith("PYTEST")},
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(JOB.parent)]),
-    }
-    return subprocess.Popen(
-        [sys.executable, *(torchrun if world > 1 else []), str(JOB), str(folder), str(other)],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
 
 
 def said(folder: Path) -> dict[str, Any]:
@@ -174,7 +163,7 @@ def test_C101_a_gradient_that_is_infinite_on_one_rank_skips_the_step_on_all(
     assert [finite for finite, _ in report["results"]] == [False] * 3
     assert all(norm in ("inf", "nan") for _, norm in report["results"])
     for kind in ("parameter", "exp_avg", "exp_avg_sq", "step"):
-        after, never = (left(folder / name, kind, stage != 2) for name in ("after C101", "8 packs"))
+        after, never = (left(folder / name, kind, stage != 2) for name in ("after C101", "2 packs"))
         assert torch.equal(after, never), f"{kind} remembers the skipped steps"
 
 
@@ -194,7 +183,7 @@ def test_a_state_goes_on_under_another_back_end(
 ) -> None:
     """Two more steps of the plain one, from the state that the sharded one left after its first."""
     folder, tied = jobs[world] / str(stage), stage != 2
-    case = CASES["8 packs"]
+    case = CASES["2 packs"]
     ends = []
     for start in ("resumed", "start"):
         model = tiny_model(tied=tied, seed=9)

@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import json
-import signal
+import re
 import struct
-from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from made import VOCABULARY, group, member, plain_logprobs, rules, tiny_model
+from made import build, consider, group, member, plain_logprobs, rules, tiny_model
 from msgspec.structs import replace
-from planted import MODEL, TOKENS, Stream, Trainer, made_run, wait_until
+from planted import MODEL, TOKENS, Lead, Stream, feed, made_run, wait_until
+from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from pipeline.errors import ConfigError
 from pipeline.messages import Score, Teaching
 from pipeline.model.teaching import teach
 from pipeline.model.tokens import Tokenizer
-from pipeline.protocols import Drawn, Example
+from pipeline.protocols import Drawn, Example, Pack
 from pipeline.run import Distillation, Imitation, Objective, Reference, Run
 from pipeline.run import Training as Keys
 from pipeline.serve import EXIT_DONE
 from services.training.backends.torch import TorchBackend
-from services.training.batch import build
-from services.training.considered import consider
 from services.training.divergence import k2
 from services.training.imitation import Examples
 from services.training.losses import cispo
@@ -34,7 +32,7 @@ from services.training.objective import Objective as Composed
 from services.training.optimize import act_alone
 from services.training.records import Records
 from services.training.reference import Reference as Held
-from services.training.reference import Referred
+from services.training.reference import Referred, reference_of
 from services.training.replay import replay
 from services.training.streams import Coefficients
 
@@ -80,6 +78,25 @@ def test_data_without_a_text_to_imitate_is_refused() -> None:
         Examples(Rows([ROWS[3]]), settings, Tokenizer(str(MODEL)), seed=1)
 
 
+def test_an_example_without_a_prompt_is_left_out_and_the_remedy_fits(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    settings = Imitation(data="jsonl")
+    rows = Rows([Example(prompt="", reference="1"), ROWS[0]])
+    Examples(rows, settings, Tokenizer(str(MODEL)), seed=1)
+    assert "example 0: its prompt has no tokens; write a prompt" in caplog.text
+
+
+def test_what_the_tokenizer_has_no_ids_for_is_told_by_the_key_of_its_data(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rows = Rows([Example(prompt="a?", reference="1"), Example(prompt="1", reference="?"), ROWS[0]])
+    Examples(rows, Imitation(data="jsonl"), Tokenizer(str(MODEL)), seed=1)
+    for number, what in enumerate(("prompt", "answer")):
+        line = f"not imitated: objective.imitation.data, example {number} = "
+        assert re.search(f"{line}.* no ids for this {what}", caplog.text), caplog.text
+
+
 def test_a_reference_is_the_first_policy_and_then_that_of_every_second_step() -> None:
     judged = [consider(group("g", [member([5, 6], 1.0), member([7, 8], 0.0)]), RULES)]
     (pack,) = build(judged, RULES, pack_tokens=1000).packs
@@ -96,7 +113,44 @@ def test_a_reference_is_the_first_policy_and_then_that_of_every_second_step() ->
     assert not torch.allclose(after[0], after[2], atol=1e-3)
 
 
-RULES = rules(vocabulary=VOCABULARY)
+RULES = rules()
+
+
+def test_a_reference_that_was_loaded_moves_when_it_would_have_and_not_by_a_step_not_taken(
+    tmp_path: Path,
+) -> None:
+    """Every second step; the trainer between the two does nothing but load and save."""
+    judged = [consider(group("g", [member([5, 6], 1.0), member([7, 8], 0.0)]), RULES)]
+    (pack,) = build(judged, RULES, pack_tokens=1000).packs
+    broken = pack._replace(advantage=pack.advantage * float("inf"))
+    ranks = [Referred(TorchBackend(tiny_model()), Held(tiny_model(), every=2)) for _ in range(3)]
+
+    def step(rank: Referred, one: Pack) -> None:
+        assert act_alone(rank, Composed(cispo), [one], 1e-2).result.finite == (one is pack)
+
+    def seen(rank: Referred) -> Tensor:
+        return rank._reference.filled(pack).reference
+
+    for one in (pack, pack):
+        step(ranks[0], one)
+    moved = ranks[0].logprobs(pack)
+    for one in (broken, pack):
+        step(ranks[0], one)
+    for number, rank in enumerate(ranks[1:]):
+        (tmp_path / f"{number}").mkdir()
+        ranks[number].snapshot().write(str(tmp_path / f"{number}"))
+        rank.load_state(str(tmp_path / f"{number}" / "state"))
+    assert all(torch.allclose(seen(rank), moved, atol=1e-5) for rank in ranks)
+    for one in (broken, pack):
+        step(ranks[2], one)
+    assert torch.allclose(seen(ranks[2]), ranks[2].logprobs(pack), atol=1e-5)
+    assert not torch.allclose(seen(ranks[2]), moved, atol=1e-3)
+
+
+def test_a_reference_of_another_architecture_is_refused_before_a_step() -> None:
+    run = made_run("r", objective=Objective(kl={"use": "k2", "coefficient": 0.1}))
+    with pytest.raises(ConfigError, match=r"^objective\.reference\.path = .*parameters differ"):
+        reference_of(run, tiny_model())
 
 
 def sampled(model: LlamaForCausalLM, number: int) -> list[tuple[list[int], list[float]]]:
@@ -164,42 +218,6 @@ def run(run_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     )
 
 
-@pytest.fixture
-def stream(server_url: str, run: Run) -> Iterator[Stream]:
-    stream = Stream(server_url, run)
-    yield stream
-    stream.bus.purge()
-    stream.bus.close()
-
-
-@pytest.fixture
-def lead(server_url: str, run: Run) -> Iterator[Callable[[], Trainer]]:
-    former = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    trainers: list[Trainer] = []
-
-    def start() -> Trainer:
-        trainers.append(Trainer(server_url, run))
-        trainers[-1].start()
-        return trainers[-1]
-
-    yield start
-    for trainer in trainers:
-        if trainer._thread.is_alive():
-            trainer.stop()
-        trainer.bus.close()
-    for number, handler in former.items():
-        signal.signal(number, handler)
-
-
-def feed(stream: Stream, *scores: Score) -> None:
-    """One step of two groups."""
-    step = stream.bus.state().step
-    stream.serve(stream.bus.state().version)
-    stream.plant(2, *scores)
-    wait_until(lambda: stream.bus.state().step == step + 1, "step")
-    wait_until(lambda: stream.bus.versions.newest().step == step + 1, "version")
-
-
 def taught(reward: float) -> Score:
     ids = struct.pack(f"<{2 * TOKENS}i", *range(3, 3 + 2 * TOKENS))
     likeliest = struct.pack(f"<{2 * TOKENS}f", *[-0.9, -1.1] * TOKENS)
@@ -209,18 +227,22 @@ def taught(reward: float) -> Score:
 
 
 def test_a_run_of_all_streams_goes_on_and_is_replayed_bit_for_bit(
-    stream: Stream, lead: Callable[[], Trainer], run: Run
+    stream: Stream, lead: Lead, run: Run
 ) -> None:
     """Stopped after 3 steps, of which the second moved the reference, and after 5 by a record."""
     first = lead()
     wait_until(lambda: stream.bus.state().version >= 0, "version")
-    for _ in range(3):
-        feed(stream, taught(0.0), taught(1.0))
+    feed(stream, 3, taught(0.0), taught(1.0))
     assert first.stop() == EXIT_DONE
+    given = Path("given.jsonl").read_text()
+    Path("given.jsonl").write_text(given.replace("1,3", "3,1"))
+    with pytest.raises(ConfigError, match=r"^objective\.imitation\.data = .* was made with"):
+        lead()
+    Path("given.jsonl").write_text(given)
     second = lead()
     wait_until(lambda: stream.bus.state().version == second.service.version, "version")
-    feed(stream, taught(0.0), taught(1.0))
-    feed(stream, taught(1.0), taught(1.0))
+    feed(stream, 1, taught(0.0), taught(1.0))
+    feed(stream, 1, taught(1.0), taught(1.0))
     assert second.stop() == EXIT_DONE
     recorded = Records(run.folder).read(5).examples
     assert second.service.examples and recorded == second.service.examples(5)

@@ -5,24 +5,34 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from made import VOCABULARY, gradient, group, member, plain_logprobs, rules, tiny_model
+from made import (
+    VOCABULARY,
+    Batch,
+    build,
+    consider,
+    gradient,
+    group,
+    member,
+    plain_logprobs,
+    rules,
+    share,
+    tiny_model,
+)
 from msgspec.structs import replace
 from torch import Tensor
 
 from pipeline.messages import Group, Member, Teaching
 from pipeline.protocols import Pack
 from services.training.backends.torch import TorchBackend
-from services.training.batch import Batch, build
-from services.training.considered import consider
 from services.training.losses import cispo
 from services.training.objective import Objective
 from services.training.optimize import act_alone
-from services.training.shares import share
-from services.training.streams import Coefficients, Imitated
+from services.training.planned import Imitated
+from services.training.streams import Coefficients
 
 PROMPT = (3, 4)
 STREAMS = Coefficients(imitation=0.3, distillation=0.7)
-RULES = rules(vocabulary=VOCABULARY)._replace(streams=STREAMS)
+RULES = rules()._replace(streams=STREAMS)
 EXAMPLES = (
     Imitated(struct.pack("<2i", 5, 6), struct.pack("<3i", 7, 8, 0)),
     Imitated(struct.pack("<i", 9), struct.pack("<2i", 10, 0)),
@@ -161,6 +171,16 @@ def test_a_group_without_a_signal_is_trained_for_its_teacher_alone() -> None:
     assert consider(groups()[1], untaught).verdict == "zero_signal"
 
 
+def test_what_no_teacher_spoke_of_is_not_in_the_count_of_distillation() -> None:
+    first, second = groups()
+    untaught = first.members[1]
+    assert untaught.score
+    first.members[1] = replace(untaught, score=replace(untaught.score, teaching=None))
+    judged = [consider(one, RULES) for one in (first, second)]
+    (pack,) = build(judged, RULES, pack_tokens=1000).packs
+    assert pack.kl_weight[pack.kl_weight > 0].tolist() == pytest.approx([0.7 / 9] * 9)
+
+
 def test_examples_are_no_tokens_of_the_run_and_alone_no_step() -> None:
     made = batch()
     assert (
@@ -206,6 +226,6 @@ def test_what_the_streams_learn_is_told_by_stream() -> None:
     ],
 )
 def test_a_teachers_word_that_cannot_be_costs_the_member(wrong: Teaching) -> None:
-    judged = consider(groups(a0=wrong)[0], RULES)
+    judged = consider(groups(a0=wrong)[0], RULES, vocabulary=VOCABULARY)
     assert judged.fates["scorer_error"].tokens == 3
     assert judged.rows[0].tokens == 0 and judged.rows[1].tokens == 2

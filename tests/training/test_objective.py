@@ -1,3 +1,5 @@
+import inspect
+import math
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -5,16 +7,35 @@ from typing import Any
 import pytest
 import torch
 from every_objective import EVERY
-from made import group, member, rules
+from made import build, consider, group, member, rules
 from torch import Tensor
 
+from pipeline import plugins
 from pipeline.errors import ConfigError
-from pipeline.protocols import ADVANTAGES, CORRECTIONS, DIVERGENCES, LOSSES, Tokens
+from pipeline.families import ADVANTAGES, CORRECTIONS, DIVERGENCES, LOSSES
+from pipeline.protocols import Tokens
 from pipeline.run import Model, Run
 from pipeline.run import Objective as Settings
-from services.training.batch import build
-from services.training.considered import consider
 from services.training.objective import Objective, compose
+
+
+def ranges() -> list[Any]:
+    """Every part that has a range, and its table."""
+    return [
+        (table, name)
+        for table in (LOSSES, CORRECTIONS)
+        for name in table
+        if {"low", "high"} <= {*inspect.signature(plugins.find(table, name, "-")).parameters}
+    ]
+
+
+def test_a_range_between_whose_ends_nothing_lies_is_refused_by_its_place() -> None:
+    assert [name for _, name in ranges()] == ["cispo", "rollout_is", "icepop", "mask_geometric"]
+    for table, name in ranges():
+        for options in ({"low": 9.0}, {"low": 0.5, "high": 0.25}):
+            with pytest.raises(ConfigError, match=r"^a\.key\.low = .* is above high, which is"):
+                plugins.build(table, {"use": name, **options}, at="a.key")
+        plugins.build(table, {"use": name, "low": 1.0, "high": 1.0}, at="a.key")
 
 
 def ten_then_zero(tokens: Tokens) -> Tensor:
@@ -96,7 +117,26 @@ def halved(tokens: Tokens, *, by: float) -> Tensor:
     return torch.where(tokens.advantage > 0, by, 1.0)
 
 
+class Largest:
+    """A correction that depends on the whole step: what each token has of the largest p."""
+
+    def __init__(self) -> None:
+        self.largest = math.nan
+
+    def look(self, tokens: Tokens) -> Tensor:
+        return tokens.logp.max().reshape(1, 1)
+
+    def told(self, rows: Tensor) -> "Largest":
+        told = Largest()
+        told.largest = float(rows.max())
+        return told
+
+    def __call__(self, tokens: Tokens) -> Tensor:
+        return (tokens.logp - self.largest).exp()
+
+
 OWN = {"use": f"{__name__}:halved", "by": 0.5}
+WIDE = f"{__name__}:Largest"
 PROXIMAL: dict[str, Any] = {"loss": "ppo", "anchor": "proximal"}
 
 
@@ -116,6 +156,14 @@ PROXIMAL: dict[str, Any] = {"loss": "ppo", "anchor": "proximal"}
 )
 def test_an_objective_is_composed_as_it_is_written(keys: dict[str, Any], expected: float) -> None:
     assert value_of(composed(**keys)) == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("beside", [{"correction": [WIDE, "opsm"]}, {"normalise": True}])
+def test_a_correction_that_must_see_the_whole_step_stands_alone(beside: dict[str, Any]) -> None:
+    keys = PROXIMAL | {"correction": WIDE}
+    assert math.isfinite(value_of(composed(**keys)))
+    with pytest.raises(ConfigError, match=r"sees the whole step first.*name that part alone"):
+        composed(**keys | beside)
 
 
 def test_a_kl_term_is_added_to_the_loss_and_not_corrected() -> None:

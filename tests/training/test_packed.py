@@ -67,6 +67,21 @@ def test_C106_no_target_crosses_a_border_and_packed_equals_unpacked(
     assert torch.allclose(seen.logp, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("kept", [{2: [12, 4, 5]}, {4: [21, 4]}, {2: [12, 4, 5], 4: [21, 3]}])
+def test_a_teachers_likeliest_ids_leave_kept_sets_as_they_are(kept: dict[int, list[int]]) -> None:
+    """Also where the last token was drawn from all ids, and has no set behind it."""
+    model, pack = tiny_model(), pack_of(A, B, kept=kept)
+    taught = pack._replace(
+        teacher_ids=pack.ids[:, None].repeat(1, 2),
+        teacher_logprobs=torch.full((len(pack.ids), 2), -1.0),
+        kl_weight=torch.ones(pack.ids.shape),
+    )
+    alone, seen = evaluate(model, pack), evaluate(model, taught)
+    assert torch.allclose(seen.logp, alone.logp, atol=1e-5)
+    assert torch.allclose(seen.entropy, alone.entropy, atol=1e-5)
+    assert seen.among is not None and torch.equal(seen.among, seen.logp[:, None].repeat(1, 2))
+
+
 def test_C107_a_token_of_one_sequence_changes_nothing_in_another() -> None:
     model = tiny_model()
     before = evaluate(model, pack_of(A, B)).logp

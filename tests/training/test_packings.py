@@ -9,13 +9,11 @@ from functools import cache
 import pytest
 import torch
 from every_objective import EVERY, with_turns
-from made import VOCABULARY, rules
+from made import VOCABULARY, build, consider, rules
 from rank_cases import LENGTH, equal, long_tail
 from torch import Tensor
 
 from pipeline.protocols import Pack
-from services.training.batch import build
-from services.training.considered import consider
 from services.training.objective import Objective
 
 PACKINGS = {

@@ -5,17 +5,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from planted import Stream, Trainer, made_run, wait_until
+from planted import Lead, Stream, Trainer, feed, made_run, put_back, saved, wait_until
 
-from pipeline.bus.bus import Bus
 from pipeline.errors import ConfigError, DecodeError, SluiceError
 from pipeline.ledger import Sum
 from pipeline.messages import Beat
@@ -27,8 +23,6 @@ from pipeline.watch import newest
 from services.training.checkpoints import Checkpoint, Checkpoints
 from services.training.records import Records
 from services.training.replay import replay
-
-Lead = Callable[..., Trainer]
 
 
 @pytest.fixture
@@ -45,46 +39,8 @@ def run(
     return made_run(run_name, steps=9, weights=weights, training=keys, objective=objective)
 
 
-@pytest.fixture
-def stream(server_url: str, run: Run) -> Iterator[Stream]:
-    stream = Stream(server_url, run)
-    yield stream
-    stream.bus.purge()
-    stream.bus.close()
-
-
-@pytest.fixture
-def lead(server_url: str, run: Run) -> Iterator[Lead]:
-    """Trainers of the run, one after another."""
-    former = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    trainers: list[Trainer] = []
-
-    def start(**keys: Any) -> Trainer:
-        trainers.append(Trainer(server_url, run, **keys))
-        trainers[-1].start()
-        return trainers[-1]
-
-    yield start
-    for trainer in trainers:
-        if trainer._thread.is_alive():
-            trainer.stop()
-        trainer.bus.close()
-    for number, handler in former.items():
-        signal.signal(number, handler)
-
-
-def feed(stream: Stream, batches: int, *scores: float) -> None:
-    """So many steps: two groups each, by an engine that follows every version."""
-    for _ in range(batches):
-        step = stream.bus.state().step
-        stream.serve(stream.bus.state().version)
-        stream.plant(2, *scores)
-        wait_until(lambda step=step: stream.bus.state().step == step + 1, "step")
-        wait_until(lambda step=step: stream.bus.versions.newest().step == step + 1, "version")
-
-
 def weights(trainer: Trainer) -> str:
-    return fingerprint(trainer.service.backend.weights())
+    return fingerprint(trainer.service.team.weights())
 
 
 def serve_first(stream: Stream) -> None:
@@ -374,10 +330,13 @@ def test_a_record_that_cannot_be_read_is_named(stream: Stream, lead: Lead, run: 
     stream.plant(2)
     assert first.join() is None
     first.life.end()
-    (record,) = (run.folder / "steps").iterdir()
-    record.write_bytes(b"nothing")
-    with pytest.raises(DecodeError, match=record.name):
-        lead()
+    plan, cargo = sorted((run.folder / "steps").iterdir())
+    whole = cargo.read_bytes()
+    for path, wrong in ((cargo, b"\x00" * len(whole)), (plan, b"nothing")):
+        path.write_bytes(wrong)
+        with pytest.raises(DecodeError, match=path.name):
+            lead()
+    cargo.unlink()
 
 
 def test_a_checkpoint_whose_weights_are_damaged_is_named(
@@ -425,21 +384,6 @@ def test_a_trainer_that_was_replaced_steps_no_more(stream: Stream, lead: Lead, r
     stream.plant(2)
     assert first.join() == EXIT_FENCED
     assert Records(run.folder).numbers() == [] and stream.bus.state().batch == 0
-
-
-def saved(bus: Bus) -> dict[bytes, bytes]:
-    """Every key of the run."""
-    keys = bus._client.keys(bus._keys.prefix.replace("{", "\\{") + "*")
-    return {key: bus._client.dump(key) for key in keys}
-
-
-def put_back(bus: Bus, keys: dict[bytes, bytes]) -> None:
-    """As a server that was restored from an older copy of its data."""
-    with bus._client.pipeline(transaction=True) as together:
-        together.delete(*bus._client.keys(bus._keys.prefix + "*"))
-        for key, value in keys.items():
-            together.restore(key, 0, value)
-        together.execute()
 
 
 @pytest.mark.parametrize("lost", [(1,), (1, 2), (2,)])

@@ -3,13 +3,12 @@ from functools import partial
 
 import pytest
 import torch
-from made import group, member, rules
+from made import build, consider, group, member, rules
 
 from pipeline.model.packed import Packed
 from pipeline.protocols import Loss, Pack
-from services.training.batch import build
-from services.training.considered import consider
 from services.training.corrections import mask_k, tis
+from services.training.divergence import k2
 from services.training.losses import cispo, dppo_tv, ppo
 from services.training.objective import Objective
 from services.training.statistics import Statistics
@@ -57,6 +56,7 @@ def test_figures_are_over_the_tokens_inside_the_loss_of_all_packs(size: int) -> 
             "trust_masked": 0.0,
             "clamped": 0.0,
             "entropy": 1.5,
+            "kl_term": 0.0,
             "lag_mean": 3 / 5,
             "lag_p95": 2,
             "lag_max": 2,
@@ -93,6 +93,17 @@ def test_C102_ratios_that_were_clamped_are_counted_and_all_stays_finite() -> Non
     assert summary["clamped"] == pytest.approx(1 / 5)
     assert summary["gap_max"] == pytest.approx(90)
     assert all(math.isfinite(value) for value in summary.values())
+
+
+@pytest.mark.parametrize("size", [1, 100])
+def test_the_kl_term_is_told_as_it_is_added_and_of_each_lag(size: int) -> None:
+    """The reference is the policy that sampled, so that x is GAPS."""
+    statistics = Statistics(Objective(cispo, kl=partial(k2, coefficient=0.1)))
+    for pack in packs(size):
+        statistics.add(pack._replace(reference=pack.behaviour), seen(pack))
+    terms = [0.1 * gap * gap / 2 for gap in GAPS]
+    assert statistics.summary()["kl_term"] == pytest.approx(sum(terms) / 5)
+    assert statistics.by_lag()["0"]["kl_term"] == pytest.approx(sum(terms[1:]) / 3)
 
 
 def test_C072_a_step_without_tokens_has_finite_figures() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from made import gradient, group, member, rules, tiny_model
+from made import build, consider, gradient, group, member, rules, tiny_model
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
@@ -13,8 +13,6 @@ from pipeline.disk import new_folder
 from pipeline.model.fingerprint import fingerprint, named_parameters
 from pipeline.protocols import Pack, Rank
 from services.training.backends.torch import TorchBackend
-from services.training.batch import build
-from services.training.considered import consider
 from services.training.losses import cispo
 from services.training.objective import Objective
 

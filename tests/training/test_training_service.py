@@ -309,7 +309,7 @@ def test_a_trainer_whose_run_was_ended_by_another_says_nothing(start: Start) -> 
 
 def test_C043_the_trainer_keeps_float32_and_sends_what_an_engine_loads(start: Start) -> None:
     stream, trainer = start(dtype="bfloat16")
-    assert {tensor.dtype for _, tensor in trainer.service.backend.weights()} == {torch.float32}
+    assert {tensor.dtype for _, tensor in trainer.service.team.weights()} == {torch.float32}
     first = stream.bus.versions.newest()
     assert first is not None and {entry.dtype for entry in first.tensors} == {"bfloat16"}
     engines = load_model(str(MODEL), dtype="bfloat16")
@@ -319,8 +319,8 @@ def test_C043_the_trainer_keeps_float32_and_sends_what_an_engine_loads(start: St
 def test_a_rate_of_1e_6_moves_the_weights_whatever_the_engines_dtype(start: Start) -> None:
     keys = Keys(learning_rate=1e-6, warmup_steps=0)
     stream, trainer = start(steps=1, dtype="bfloat16", training=keys)
-    before = {name: tensor.clone() for name, tensor in trainer.service.backend.weights()}
+    before = {name: tensor.clone() for name, tensor in trainer.service.team.weights()}
     stream.plant(2)
     assert trainer.join() == EXIT_DONE
-    moved = [not torch.equal(before[n], t) for n, t in trainer.service.backend.weights()]
+    moved = [not torch.equal(before[n], t) for n, t in trainer.service.team.weights()]
     assert all(moved)

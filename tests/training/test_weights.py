@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from made import group, member, rules
+from made import Batch, build, consider, group, member, rules
 from msgspec.structs import replace
 
 from pipeline.ledger import Sum
@@ -12,8 +12,7 @@ from pipeline.messages import Group, Sampling
 from pipeline.protocols import Answer, Verdict
 from services.scoring.scorers.overlong import overlong
 from services.training.advantages import dr_grpo
-from services.training.batch import Batch, build
-from services.training.considered import Considered, Rules, consider
+from services.training.considered import Considered, Rules
 from services.training.weights import Treatment
 
 
@@ -119,6 +118,16 @@ def test_C064_a_group_without_signal_may_be_kept_and_counts_its_tokens() -> None
     (pack,) = kept.packs
     assert pack.weight[pack.weight > 0].tolist() == pytest.approx([1 / 8] * 8)
     assert pack.advantage.abs().max() > 0.04, "what shaped the reward is learnt from, then"
+
+
+def test_a_stale_group_could_have_taught_if_its_outcomes_differ_or_need_not() -> None:
+    alike, other = (
+        group("g", [member([5], reward, spans=[(1, 1)]) for reward in (1.0, last)])
+        for last in (1.0, 0.0)
+    )
+    assert judged(alike).verdict == judged(other).verdict == "unusable"
+    assert [judged(one).could_teach for one in (alike, other)] == [False, True]
+    assert judged(alike, zero_signal="keep").could_teach
 
 
 def test_a_token_has_its_members_outcome_and_the_number_of_its_turn() -> None:

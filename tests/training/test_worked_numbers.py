@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from every_objective import EVERY
-from made import group, member, rules, tiny_model, tokens
+from made import Batch, build, consider, group, member, rules, share, tiny_model, tokens
 from rank_cases import CASES
 from test_packed import pack_of, plain
 from torch import Tensor
@@ -21,14 +20,12 @@ from pipeline.protocols import Pack, Tokens
 from pipeline.versions import judge
 from services.training.advantages import dr_grpo, grpo, rloo
 from services.training.backends.torch import TorchBackend
-from services.training.batch import Batch, build
-from services.training.considered import consider
 from services.training.corrections import tis
 from services.training.losses import cispo, ppo
 from services.training.objective import Objective
 from services.training.optimize import Optimizer, act_alone
 from services.training.ratios import ratio
-from services.training.shares import share
+from services.training.records import plan
 
 LOGITS = torch.tensor([[2.0, 1.0, 0.0]])
 FIVE_THREE_TWO = torch.tensor([[0.5, 0.3, 0.2]]).log()
@@ -90,8 +87,8 @@ def all_masked() -> tuple[Any, ...]:
     model = tiny_model()
     before = [p.clone() for p in model.parameters()]
     backend, objective = TorchBackend(model), Objective(cispo)
-    optimizer = Optimizer(partial(act_alone, backend, objective), rate=float)
-    step = optimizer.step(batch, number=1)
+    optimizer = Optimizer(lambda *_: act_alone(backend, objective, batch.packs, 1.0), rate=float)
+    step = optimizer.step(batch.planned, plan(batch.planned, number=1, epoch=1, version=0))
     moved = sum(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
     return summed(objective, batch.packs), batch.tokens, step.result.finite, moved
 
@@ -101,7 +98,7 @@ def shuffled_groups() -> list[float]:
     a = {2: member([5], 0.0), 0: member([5], 1.0), 1: member([5], 1.0)}
     b = {3: member([5], 1.0), 1: member([5], 0.0), 0: member([5], 0.0), 2: member([5], 0.0)}
     judged = [consider(group(n, m), rules()) for n, m in (("B", b), ("A", a))]
-    rows = {(c.group.prompt.group, r.member): r.advantage for c in judged for r in c.rows}
+    rows = {(c.brief.group, r.member): r.advantage for c in judged for r in c.rows}
     return [rows[key] for key in sorted(rows)]
 
 

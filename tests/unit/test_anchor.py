@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from pipeline.anchor import check_anchor
@@ -49,6 +50,11 @@ TIS = {"use": "tis", "level": "geometric"}
             {"loss": "ppo", "normalise": True},
             "objective.normalise",
             ["no weights", "correction"],
+        ),
+        (
+            {"loss": "ppo", "anchor": "proximal", "correction": ["opsm"], "normalise": True},
+            "objective.normalise",
+            ["no weights", "tis, icepop, decoupled"],
         ),
         (
             {"kl": {"use": "k1", "coefficient": 0.1}},
@@ -111,3 +117,9 @@ def test_a_mismatch_to_hold_is_in_nats() -> None:
     with pytest.raises(ValueError, match="nats"):
         Control(measure="mismatch_k3")
     assert Control(measure="mismatch_k3", target=0.01).target == 0.01
+
+
+def test_an_effective_sample_of_more_than_all_tokens_is_no_target() -> None:
+    with pytest.raises(msgspec.ValidationError, match="<= 1"):
+        msgspec.convert({"target": 1.01}, Control)
+    assert msgspec.convert({"target": 1.0}, Control).measure == "ess"

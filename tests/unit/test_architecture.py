@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tree import PACKAGES, ROOT, at_top, closure, functions, imports, modules
 
-from pipeline import protocols
+from pipeline import families
 from pipeline.config import documented, load
 from pipeline.run import Run
 
@@ -78,6 +78,7 @@ WITH_TORCH = {
     "services.training.replay",
     "services.training.resumption",
     "services.training.service",
+    "services.training.sequences",
     "services.training.shares",
     "services.training.statistics",
     "services.training.streams",
@@ -213,7 +214,7 @@ def loads_nothing_of(packages: tuple[str, ...], names: list[str], act: str = "")
     assert done.returncode == 0, done.stderr
 
 
-TABLES = {name: table for name, table in vars(protocols).items() if isinstance(table, dict)}
+TABLES = {name: table for name, table in vars(families).items() if isinstance(table, dict)}
 TABLES.pop("__builtins__", None)
 
 

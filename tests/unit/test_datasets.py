@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import ConfigError, SluiceError
+from pipeline.families import DATASETS
 from pipeline.plugins import build
-from pipeline.protocols import DATASETS, ChatMessage, Example
+from pipeline.protocols import ChatMessage, Example
 from services.prompting.datasets.jsonl import Jsonl
 
 

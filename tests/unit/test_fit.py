@@ -15,8 +15,19 @@ from msgspec.structs import replace
 from pipeline.bus.bus import Bus
 from pipeline.config import load
 from pipeline.errors import ConfigError
-from pipeline.fit import check_memory, drawbacks
-from pipeline.run import Groups, Lag, Model, Prompting, Run, Sampling, Scoring, Up
+from pipeline.fit import check_memory, check_rewards, drawbacks
+from pipeline.run import (
+    Distillation,
+    Groups,
+    Lag,
+    Model,
+    Objective,
+    Prompting,
+    Run,
+    Sampling,
+    Scoring,
+    Up,
+)
 from services.process import open_run
 
 MODEL = Path(__file__).resolve().parents[2] / "examples" / "demo" / "model"
@@ -62,6 +73,16 @@ def test_a_run_that_fits_says_nothing() -> None:
             None,
             "groups.deadline_seconds = 600: a group may expire while",
         ),
+        (
+            {"objective": Objective(distillation=Distillation())},
+            None,
+            "objective.distillation: no scorer is a teacher",
+        ),
+        (
+            {"scoring": Scoring(scorers=["exact", {"use": "teacher"}])},
+            None,
+            "scoring.scorers: there is a teacher",
+        ),
     ],
 )
 def test_each_drawback_is_said_by_itself(
@@ -69,6 +90,12 @@ def test_each_drawback_is_said_by_itself(
 ) -> None:
     (only,) = said(made(**sections), context=context)
     assert only.startswith(line)
+
+
+@pytest.mark.parametrize("scorer", ["teacher", "mine:lesson"])
+def test_a_teacher_that_is_learnt_from_is_no_drawback(scorer: str) -> None:
+    objective = Objective(distillation=Distillation())
+    assert not said(made(objective=objective, scoring=Scoring(scorers=["exact", {"use": scorer}])))
 
 
 def test_a_window_that_may_not_fit_into_the_server_is_said() -> None:
@@ -90,6 +117,44 @@ def test_a_step_that_may_not_fit_into_the_server_is_refused(sampling: Sampling) 
 @pytest.mark.parametrize("per_step", [1, 16])
 def test_a_window_has_room_for_a_step_whatever_its_keys(lag: int, per_step: int) -> None:
     assert made(lag=Lag(max=lag), groups=Groups(per_step=per_step)).window >= per_step
+
+
+OVERLONG = {"use": "overlong", "cache": 100}
+
+
+def test_a_penalty_that_an_empty_answer_would_get_is_refused() -> None:
+    check_rewards(made(scoring=Scoring(scorers=["exact", OVERLONG])))
+    longer = made(scoring=Scoring(scorers=["exact", {**OVERLONG, "cache": 101}]))
+    with pytest.raises(ConfigError, match=r"^scoring\.scorers\[1\]\.cache = 101: .*; give 100 at"):
+        check_rewards(longer)
+
+
+@pytest.mark.parametrize(
+    ("spec", "is_refused"),
+    [
+        (OVERLONG, True),
+        (OVERLONG | {"weight": -1.0}, False),
+        (OVERLONG | {"gate": True}, False),
+        ({"use": "kl_penalty", "path": "model", "weight": -1.0}, True),
+        ({"use": "math", "weight": -0.5}, True),
+        ({"use": "math", "weight": 0.5}, False),
+        ({"use": "mine:scorer", "weight": -0.5}, False),
+        ({"use": "teacher", "weight": -0.5}, False),
+    ],
+)
+def test_what_takes_from_a_reward_is_refused_where_the_advantage_is_for_0_or_more(
+    spec: dict[str, Any], is_refused: bool
+) -> None:
+    scoring = Scoring(scorers=["exact", spec])
+    check_rewards(made(scoring=scoring))
+    run = made(scoring=scoring, objective=Objective(advantage={"use": "max_rl"}))
+    if is_refused:
+        with pytest.raises(
+            ConfigError, match=r"^scoring\.scorers\[1\] = .*, and max_rl is for none"
+        ):
+            check_rewards(run)
+    else:
+        check_rewards(run)
 
 
 RUN = f"""
@@ -121,6 +186,8 @@ def test_a_dry_run_says_it_all_and_starts_nothing(tmp_path: Path) -> None:
     assert code == 0
     starts = ("sluice: data: 48 examples", "sluice: up.inference = 100", "sluice: with objective")
     assert all(line.startswith(start) for line, start in zip(lines, starts, strict=True))
+    code, lines = dry_run(tmp_path, 'scoring.scorers=["exact", {use = "overlong", cache = 100}]')
+    assert (code, len(lines)) == (2, 1) and "scoring.scorers[1].cache = 100: " in lines[0]
 
 
 @pytest.mark.parametrize(
@@ -152,3 +219,11 @@ def test_every_service_refuses_a_server_that_is_too_small(server_url: str, run_n
         finally:
             r.config_set("maxmemory", 0)
             bus.purge()
+
+
+def test_every_service_refuses_rewards_that_do_not_fit(server_url: str, run_name: str) -> None:
+    scoring = Scoring(scorers=["exact", {**OVERLONG, "cache": 101}])
+    run = replace(made(scoring=scoring), name=run_name)
+    refused = pytest.raises(ConfigError, match="even an empty answer")
+    with closing(Bus.connect(server_url, run_name)) as bus, refused:
+        open_run(bus, run)

@@ -1,13 +1,15 @@
-"""What a run's parts take is known before any of them is imported."""
+"""What a run's parts take is known before any of them is imported, and told in the docs."""
 
 from __future__ import annotations
 
 import inspect
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import plugin_options
 import pytest
 
 from pipeline import plugins
@@ -25,7 +27,8 @@ MAY_BE_ABSENT = {
 """What those take whose library need not be here."""
 
 BUILT_IN = [(key, name) for key, names in FAMILIES.items() for name in names]
-LISTS = ("scoring.scorers", "training.sinks")
+BEFORE: dict[str, list[str]] = {"scoring.scorers": ["exact"], "training.sinks": []}
+"""Of the keys that take a list: what stands in front, since some scorers may not."""
 
 SOURCE = """
 from os.path import join
@@ -56,7 +59,7 @@ def run_with(key: str, spec: Any, *, at: str = "") -> Run:
     tree: dict[str, Any] = {"name": "run", "steps": 1, "data": "jsonl", "model": {"path": "m"}}
     section, _, last = (at or key).rpartition(".")
     held = tree.setdefault(section, {}) if section else tree
-    held[last] = [spec] if key in LISTS else spec
+    held[last] = [*BEFORE[key], spec] if key in BEFORE else spec
     return msgspec.convert(tree, Run)
 
 
@@ -76,8 +79,36 @@ def test_each_option_of_a_part_is_taken_and_no_other(key: str, name: str) -> Non
     for wrong in ("made_up", *GIVEN.get(key, ())):
         with pytest.raises(ConfigError) as caught:
             check_options(run_with(key, {"use": name, wrong: 1}))
-        at = f"{key}[0]" if key in LISTS else key
+        at = f"{key}[{len(BEFORE[key])}]" if key in BEFORE else key
         assert str(caught.value).startswith(f"{at}.{wrong} = 1: no such option; ")
+
+
+LIGHT = [
+    (key, name, where)
+    for key, names in plugin_options.FAMILIES.items()
+    for name, where in names.items()
+    if key not in ("training.backend", "training.sinks")  # these need what may not be here
+]
+
+
+@cache
+def told_rows() -> list[str]:
+    return "".join(plugin_options.table()).splitlines()
+
+
+@pytest.mark.parametrize(("key", "name", "where"), LIGHT, ids=lambda word: word)
+def test_an_option_that_is_told_is_one_that_is_taken(key: str, name: str, where: str) -> None:
+    """Told in docs/configuration.md."""
+    thing = plugins.find({name: where}, name, key)
+    taken = {
+        p.name: p for p in inspect.signature(thing).parameters.values() if p.kind is p.KEYWORD_ONLY
+    }
+    for given in plugin_options.GIVEN.get(key, ()):
+        taken.pop(given, None)
+    told = [row for row in told_rows() if f"| `{key}` | `{name}` |" in row]
+    assert [row.split("|")[3].strip(" `") for row in told] == ([*taken] or ["—"])
+    for row, parameter in zip(told, taken.values(), strict=False):
+        assert ("required" in row) == (parameter.default is parameter.empty)
 
 
 def test_the_data_of_an_evaluation_is_a_part_too() -> None:

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from pipeline.errors import ConfigError
-from pipeline.plugins import build, check_call, find, make
-from pipeline.protocols import (
+from pipeline.families import (
     ADAPTERS,
     ADVANTAGES,
     BACKENDS,
@@ -23,6 +22,7 @@ from pipeline.protocols import (
     SCORERS,
     TRANSPORTS,
 )
+from pipeline.plugins import build, check_call, find, make
 
 SOURCE = """
 from __future__ import annotations

@@ -12,7 +12,7 @@ from up_made import RUN
 
 from pipeline import config
 from pipeline.errors import ConfigError
-from pipeline.run import Bus, Up
+from pipeline.run import Bus, Training, Up
 from services.up import guard
 from services.up.folder import claim, mark_ended
 from services.up.placement import evaluation, place
@@ -132,7 +132,12 @@ def test_a_run_goes_on_under_the_keys_of_its_identity_alone(tmp_path: Path) -> N
     os.close(former.lock)
     with pytest.raises(ConfigError, match=r"seed = '7': run made is not over, .* '0'"):
         claim(replace(RUN, seed=7), tmp_path)
+    other = Training(backend={"use": "torch", "clip_norm": 0.5})
+    with pytest.raises(ConfigError, match=r"^training\.backend = .*clip_norm.* is not over"):
+        claim(replace(RUN, training=other), tmp_path)
     assert config.load(former.folder / "run.toml") == former.run, "and nothing was written"
+    packs = Training(backend={"use": "torch", "chunk_elements": 99})
+    assert claim(replace(RUN, training=packs), tmp_path).resumed
 
 
 def test_a_run_that_never_had_a_trainer_begins_anew(tmp_path: Path) -> None:

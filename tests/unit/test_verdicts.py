@@ -157,6 +157,30 @@ def test_a_wrong_weight_or_gate_is_refused_by_its_place(spec: dict[str, Any], li
     assert str(caught.value).startswith(line)
 
 
+@pytest.mark.parametrize(
+    ("specs", "line"),
+    [
+        (["overlong", "exact"], "[0] = 'overlong': its outcome is 0 for every answer"),
+        ([{"use": "kl_penalty", "weight": 0.5}], "[0] = 'kl_penalty': its outcome is 0"),
+        ([{"use": "a", "gate": True}, "overlong", "b"], "[1] = 'overlong': its outcome is 0"),
+        (["teacher", "overlong", "exact"], "[0] = 'teacher': its outcome is 0"),
+    ],
+)
+def test_a_scorer_that_cannot_tell_good_from_bad_is_refused_where_it_gives_the_outcome(
+    specs: list[Any], line: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        terms(specs)
+    assert str(caught.value).startswith(f"scoring.scorers{line}")
+    grader = next((name for name in specs if name in ("exact", "b")), "one that grades")
+    assert str(caught.value).endswith(f"; name {grader} before it")
+
+
+@pytest.mark.parametrize("specs", [["exact", "overlong"], ["a", "teacher"], ["teacher"]])
+def test_behind_one_that_grades_it_shapes_and_a_teacher_may_be_alone(specs: list[str]) -> None:
+    assert [term.spec for term in terms(specs)] == specs
+
+
 def test_gates_alone_are_no_reward() -> None:
     with pytest.raises(ConfigError, match="every scorer is a gate"):
         terms([{"use": "a", "gate": True}])

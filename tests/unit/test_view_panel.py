@@ -13,7 +13,7 @@ from up_made import BEATS, LEDGER, RUN, TRAINER, engine, snapshot
 
 from pipeline.ledger import Sum
 from pipeline.messages import Beat
-from pipeline.watch import Places, Seen, Snapshot, State
+from pipeline.watch import Evaluation, Places, Seen, Snapshot, State
 from services.view.blocks import bar, curve, sampled
 from services.view.panel import Panel, plain
 from services.view.picture import render
@@ -84,6 +84,18 @@ def test_a_frame_of_80_by_24_says_what_matters() -> None:
     assert "3 members: 2 stale, 1 scorer_error" in text
     assert "1,500 = 700 trained + 500 in flight + 200 zero_signal" in text
     assert "training waits for groups" in text
+
+
+def test_held_out_points_stand_in_a_line_with_what_is_being_evaluated() -> None:
+    points = tuple((15.0 * n, n / 20) for n in range(9))
+    told = replace(TRAINER, beat=replace(TRAINER.beat, curves={"held_out": points}))
+    standing = Evaluation(version=135, size=40, cursor=40, alive=12)
+    seen = replace(RUNNING, beats=(told, *BEATS[1:]), evaluation=standing)
+    [line] = [line for line in shown(PLAIN._replace(snapshot=seen)) if "held out" in line]
+    assert "held out  0.400 from 0.000 ▁▂▃▄▅▅▆▇█ version 120; 135: 12 of 40 groups left" in line
+    first = replace(RUNNING, evaluation=standing)
+    [line] = [line for line in shown(PLAIN._replace(snapshot=first)) if "held out" in line]
+    assert "held out  version 135: 12 of 40 groups left" in line
 
 
 @pytest.mark.parametrize("engines", [1, 3, 64])

@@ -137,6 +137,23 @@ def test_tokens_without_a_fate_need_a_group_that_is_alive(
     assert (told.balanced, told.in_flight_tokens) == (balanced, extra)
 
 
+def test_who_is_trained_least_is_told_by_task_and_by_length_as_the_last_step_left_it() -> None:
+    shares = {"task": 0.41, "length": 0.934}
+    names = {"task": "<slow>", "length": "1024"}
+    last = replace(LINES[-1], least_share=shares, least_shared=names)
+    told = made(lines=(LINES[0], last))
+    assert [(one.by, one.share) for one in told.least_shares] == [*shares.items()]
+    html = page.render(told)
+    rows = re.findall(r"<tr><td>([^<]*)</td>.*?<td class=\"n\">([^<]*)</td></tr>", html)
+    assert ("task &lt;slow&gt;", "41.0%") in rows and ("length up to 1,024", "93.4%") in rows
+    unknown = replace(
+        last, least_share={"task": None, "length": 0.5}, least_shared={"length": "more"}
+    )
+    html = page.render(made(lines=(last, unknown)))
+    assert "length more" in html and "&lt;slow&gt;" not in html
+    assert "Who is trained least" not in page.render(made(lines=(last, LINES[-1])))
+
+
 def test_a_run_without_a_step_can_be_reported() -> None:
     told = made(lines=(), points=(), outcome=Outcome("failed", "it <broke>"))
     assert told.reward_first is None

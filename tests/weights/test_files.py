@@ -9,7 +9,7 @@ from tied import Tied, manifest_of
 
 from pipeline import plugins
 from pipeline.errors import ConfigError, WeightsError
-from pipeline.protocols import TRANSPORTS
+from pipeline.families import TRANSPORTS
 from pipeline.weights.files import FilesTransport
 
 ONE = [("a", torch.ones(1))]

@@ -2,9 +2,9 @@
 --
 -- Group: open -> ready -> closed, or open -> closed. Member (field m:M): absent = to do, then
 -- delivered -> scored | spoilt, or failed. Fields of a member M: c: completion, r: score,
--- o: the outcome of a held-out one, f: why it failed, x: the fate that its failure means, u: tokens booked as generated that have no
--- fate yet, t: its ticket, p:M:K saved chunks, i: next K, q: tokens in them, l: lone strikes. Where a
--- field F of cargo (c:, r:, p:) only refers to it, b:F names the pieces.
+-- o: the outcome of a held-out one, f: why it failed, x: the fate that its failure means, u: tokens
+-- booked as generated that have no fate yet, t: its ticket, p:M:K saved chunks, i: next K, q: tokens in
+-- them, l: lone strikes. Where a field F of cargo (c:, r:, p:) only refers to it, b:F names the pieces.
 -- Marks outlive the group: d:M:BOOT reply to a delivery, s:M:K who saved a chunk, v:M:BOOT tokens
 -- that BOOT saved.
 local TURNS = { open = { ready = true, closed = true }, ready = { closed = true } }

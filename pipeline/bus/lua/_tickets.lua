@@ -15,6 +15,12 @@ local function lane_of_stream(stream)
   return string.sub(stream, 1, #EVAL) == EVAL and EVAL or ''
 end
 
+-- Struck work is served alone, so that a poison is told from what died beside it. Held-out work is not:
+-- hands are never empty of the run's own work for long, and it ends with its third strike.
+local function is_struck(stream, strikes)
+  return strikes >= LONE_FROM and lane_of_stream(stream) == ''
+end
+
 local function ticket_body(stream, entry)
   local found = redis.call('XRANGE', P .. stream, entry, entry)
   if #found == 0 then return nil end
@@ -88,7 +94,7 @@ local function strike(stream, gid, m, row, alone)
     lone = alone and lone + 1 or 0
     redis.call('HSET', hash_of(gid), lone_field(m), lone)
   end
-  if strikes >= MAX_STRIKES and lone >= 2 then
+  if strikes >= MAX_STRIKES and (lone >= 2 or lane_of_stream(stream) == EVAL) then
     fail_ticket(stream, gid, m or '', owner, 'poison: ' .. strikes .. ' owners died with it')
   else
     hand_over(stream, entry, POOL, strikes)
@@ -131,7 +137,7 @@ local function check_hands(stream, boot, held)
     local strikes = tonumber(row[4]) - 1
     if held[lane .. row[1]] then
       num_held = num_held + 1
-      lone = lone or strikes >= LONE_FROM
+      lone = lone or is_struck(stream, strikes)
     else
       hand_over(stream, row[1], POOL, strikes)
     end
@@ -140,28 +146,31 @@ local function check_hands(stream, boot, held)
 end
 
 -- Serves tickets of the pool, oldest first; `give(entry, gid, m, strikes)` says whether it took it.
+-- Replies how many it took, and whether one waits for empty hands.
 local function from_pool(stream, boot, count, num_held, give)
-  local taken, after = 0, '-'
+  local taken, waits, after = 0, false, '-'
   for _ = 1, POOL_PAGES do
-    if taken >= count then return taken end
+    if taken >= count then return taken, waits end
     local rows = redis.call('XPENDING', P .. stream, TEAM, after, '+', POOL_PAGE, POOL)
     for _, row in ipairs(rows) do
       local entry, strikes = row[1], tonumber(row[4]) - 1
       local gid, m = ticket_body(stream, entry)
-      local lone = strikes >= LONE_FROM
+      local lone = is_struck(stream, strikes)
+      local put_off = lone and num_held + taken > 0
       if not gid or group_get(gid, 'state') ~= 'open' then
         settle_ticket(stream, entry)
-      elseif taken < count and not (lone and num_held + taken > 0)
-        and give(entry, gid, m, strikes) then
+      elseif taken < count and not put_off and give(entry, gid, m, strikes) then
         hand_over(stream, entry, boot, strikes)
         taken = taken + 1
-        if lone then return count end
+        if lone then return count, true end
+      elseif put_off then
+        waits = true
       end
     end
     if #rows < POOL_PAGE then break end
     after = '(' .. rows[#rows][1]
   end
-  return taken
+  return taken, waits
 end
 
 local function read_new(stream, boot, count, give)

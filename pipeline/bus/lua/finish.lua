@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
---include _core _blobs _group
+--include _core _blobs _group _evaluation
 -- epoch, done or failed, reason: what is alive is cancelled, so many groups a call; 'more' until none
--- is left. The first word stands.
+-- is left. The first word stands. An evaluation that goes on is given up: what is left of it is a part.
 local AT_ONCE = 500
 local refused = fence(ARGV[1])
 if refused then return refused end
@@ -13,4 +13,6 @@ for _, live in ipairs({ P .. 'live', P .. 'eval:live' }) do
   for _, gid in ipairs(redis.call('ZRANGE', live, 0, AT_ONCE - 1)) do close(gid, 'cancelled') end
   left = left + redis.call('ZCARD', live)
 end
+local version = redis.call('HGET', P .. 'eval:state', 'version') or '-1'
+if left == 0 and version ~= '-1' then give_up_evaluation(version) end
 return left == 0 and 'ok' or 'more'

@@ -41,8 +41,7 @@ local held = held_from(6)
 local num_held, lone = check_hands('prompts', boot, held)
 if redis.call('EXISTS', P .. 'eval:live') == 1 then
   reclaim('eval:prompts', boot, now)
-  local num_more, lone_too = check_hands('eval:prompts', boot, held)
-  num_held, lone = num_held + num_more, lone or lone_too
+  num_held = num_held + check_hands('eval:prompts', boot, held)
 else
   pin = ''
 end
@@ -55,7 +54,8 @@ if num_held > 0 then
 elseif not about(boot, 'taken') then
   count = math.min(count, math.ceil(setting('window') / num_live_like(boot, now)))
 end
-count = count - from_pool('prompts', boot, count, num_held, give)
+local num_taken, is_lone = from_pool('prompts', boot, count, num_held, give)
+count = count - num_taken
 
 -- A new group must find a seat in a batch before it is too old.
 local started = redis.call('ZCOUNT', P .. 'live', '-inf', 8e15)
@@ -65,7 +65,8 @@ local seats = math.max(0, (slack + 1) * setting('per_step') - started)
 read_new('prompts', boot, math.min(count, seats), give)
 local is_gated = #out == 0 and count > 0 and waiting > 0 and seats == 0
 
--- Held-out groups go to who keeps the weights that they are pinned to, beside its other work.
+-- Held-out groups go to who keeps the weights that they are pinned to, beside its other work; not while
+-- a struck prompt is in its hands, or waits for them to be empty.
 local function give_pinned(entry, gid, _, strikes)
   if pin_of(gid) ~= pin then return false end
   redis.call('HDEL', hash_of(gid), 'progress')
@@ -73,7 +74,6 @@ local function give_pinned(entry, gid, _, strikes)
   return true
 end
 
-local is_lone = out[1] and out[1][3] >= LONE_FROM
 if pin ~= '' and not is_lone and is_proven(boot, pin) then
   num_pinned = num_pinned
     - from_pool('eval:prompts', boot, num_pinned, num_held + #out, give_pinned)

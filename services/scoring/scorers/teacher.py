@@ -17,11 +17,13 @@ from pipeline.errors import ConfigError
 from pipeline.messages import Teaching
 from pipeline.model.fingerprint import fingerprint
 from pipeline.model.load import DTYPES, load_model
+from pipeline.model.source import check_folder
 from pipeline.model.teaching import Taught, teach
 from pipeline.model.tokens import Tokenizer
 from pipeline.protocols import Answer, Drawn, Verdict
 
 Dtype = Literal["float32", "bfloat16"]
+AT = "scoring.scorers.path"
 
 
 class _Model:
@@ -108,10 +110,11 @@ def _behaviour(drawn: Drawn | None) -> float:
 
 def _check_tokenizer(path: str, policy: str) -> None:
     """Raises ConfigError where an id is another token to one model than to the other."""
+    check_folder(path, at=AT)
     own, other = (Tokenizer(place).describe() for place in (path, policy))
     if own != other:
         raise ConfigError(
-            "scoring.scorers.path",
+            AT,
             path,
             rule=f"its tokenizer is {own}, and that of the policy, {policy}, is {other}",
             remedy="choose a model of the policy's family: token ids must mean the same to both",

@@ -106,18 +106,11 @@ class DeepSpeedBackend:
             args=args or {},
         )
         prepare(model.eval(), checkpoint_activations=checkpoint_activations)
-        os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed's first question, also when alone
         self._stage, self._passes = stage, 0
-        self._engine, *_ = deepspeed.initialize(
-            model=(evaluated := Evaluated(model, chunk_elements)),
-            optimizer=torch.optim.AdamW(
-                self._trained().values(), lr=0.0, betas=betas, weight_decay=weight_decay
-            ),
-            config=config,
+        optimizer = torch.optim.AdamW(
+            self._trained().values(), lr=0.0, betas=betas, weight_decay=weight_decay
         )
-        self._engine.eval()  # it has put the model into training mode
-        if stage == 3:
-            zero.register_external_parameter(evaluated, model.get_output_embeddings().weight)
+        self._engine = _engine(Evaluated(model, chunk_elements), optimizer, config, stage=stage)
         self._shards = Shards(
             self._engine.optimizer, self._trained(), whole=stage < 3, device=self._world.device
         )
@@ -200,6 +193,19 @@ class DeepSpeedBackend:
 
     def _trained(self) -> dict[str, nn.Parameter]:
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+
+
+def _engine(
+    evaluated: Evaluated, optimizer: torch.optim.Optimizer, config: dict[str, Any], *, stage: int
+) -> Any:
+    """DeepSpeed's around the model, which is as in inference throughout: without dropout."""
+    os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed's first question, also when alone
+    engine, *_ = deepspeed.initialize(model=evaluated, optimizer=optimizer, config=config)
+    engine.eval()  # it has put the model into training mode
+    if stage == 3:
+        head = evaluated.model.get_output_embeddings()
+        zero.register_external_parameter(evaluated, head.weight)
+    return engine
 
 
 def _whole_bytes(parameter: Any) -> int:

@@ -15,7 +15,8 @@ from threading import Thread
 from typing import Any
 
 from pipeline import plugins
-from pipeline.protocols import SINKS, Sink
+from pipeline.families import SINKS
+from pipeline.protocols import Sink
 from pipeline.run import Spec
 
 log = logging.getLogger(__name__)

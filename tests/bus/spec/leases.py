@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from spec.groups import fail_ticket
+from spec.groups import fail_ticket, prompts_of
 from spec.world import DAY_MS, POOL, Boot, Group, Ticket, World
 
 MAX_STRIKES, LONE_FROM = 3, 2
@@ -96,23 +96,31 @@ def reclaim(w: World, stream: str, reaper: str) -> None:
 
 
 def strike(w: World, stream: str, ticket: Ticket, *, alone: bool) -> None:
-    """Progress by the owner clears it; the third, the last two of them alone, is the end."""
+    """Progress by the owner clears it; the third, the last two of them alone, is the end.
+
+    Held-out work is never alone: there the third is the end.
+    """
     g, m, owner = w.groups[ticket.group], ticket.member, ticket.owner
     part = g if m is None else g.members[m]
     assert owner is not None
     if m is not None or g.progress != owner:
         ticket.strikes += 1
         part.lone_strikes = part.lone_strikes + 1 if alone else 0
-    if ticket.strikes >= MAX_STRIKES and part.lone_strikes >= 2:
+    if ticket.strikes >= MAX_STRIKES and (part.lone_strikes >= 2 or stream == "eval:prompts"):
         fail_ticket(w, stream, g, m, owner, "poison")
     else:
         ticket.owner = POOL
 
 
 def clear_strikes(w: World, g: Group, boot: str) -> None:
-    ticket = w.ticket_of("prompts", g.name)
+    ticket = w.ticket_of(prompts_of(g), g.name)
     if ticket and ticket.owner == boot:
         ticket.strikes, g.progress = 0, boot
+
+
+def is_struck(stream: str, ticket: Ticket) -> bool:
+    """Whether it is served alone."""
+    return stream != "eval:prompts" and ticket.strikes >= LONE_FROM
 
 
 def check_hands(w: World, stream: str, boot: str, held: Collection[int]) -> tuple[int, bool]:
@@ -121,7 +129,7 @@ def check_hands(w: World, stream: str, boot: str, held: Collection[int]) -> tupl
     for ticket in owned(w, stream, boot):
         if ticket.number in held:
             num_held += 1
-            lone = lone or ticket.strikes >= LONE_FROM
+            lone = lone or is_struck(stream, ticket)
         else:
             ticket.owner = POOL
     return num_held, lone
@@ -133,30 +141,34 @@ Give = Callable[[Ticket], bool]
 def from_pool(
     w: World, stream: str, boot: str, count: int, *, num_held: int, give: Give
 ) -> tuple[list[Ticket], bool]:
-    """Oldest first. A struck ticket is taken by empty hands, and then nothing else."""
+    """Oldest first. A struck ticket is taken by empty hands, and then nothing else.
+
+    Whether such a one was taken, or waits for empty hands, is told.
+    """
     out: list[Ticket] = []
+    waits = False
     for ticket in owned(w, stream, POOL):
-        if len(out) >= count:
-            break
-        lone = ticket.strikes >= LONE_FROM
-        if not (lone and num_held + len(out) > 0) and give(ticket):
+        # It looks at whole pages of the pool, and this one is shorter than a page.
+        lone = is_struck(stream, ticket)
+        put_off = lone and num_held + len(out) > 0
+        waits = waits or (put_off and count > 0)
+        if len(out) < count and not put_off and give(ticket):
             ticket.owner = boot
             out.append(ticket)
             if lone:
                 return out, True
-    return out, False
+    return out, waits
 
 
 def read_new(w: World, stream: str, boot: str, count: int, *, give: Give) -> list[Ticket]:
     new = [t for t in w.stream(stream) if t.owner is None][: max(count, 0)]
     for ticket in new:
-        assert give(ticket), "a new ticket suits everybody"
-        ticket.owner = boot
-    return new
+        ticket.owner = boot if give(ticket) else POOL
+    return [ticket for ticket in new if ticket.owner == boot]
 
 
 def give_back(w: World, stream: str, boot: str, numbers: Collection[int]) -> None:
     for number in numbers:
-        ticket = w.numbered(stream, number)
+        ticket = w.numbered(w.lane_of(stream, number), number)
         if ticket and ticket.owner == boot:
             ticket.owner = POOL

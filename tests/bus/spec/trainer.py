@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from spec.evaluation import give_up
 from spec.groups import Sums, book_sums, close, release
 from spec.leases import is_gone, may_reap
 from spec.world import TOMBSTONE_MS, Group, Member, World
@@ -16,7 +17,8 @@ def admit(w: World, names: Sequence[tuple[str, int]], *, cursor: int, next_curso
     if w.cursor != cursor:
         return "moved"
     new = [(name, seq) for name, seq in names if name not in w.groups]
-    if w.stop or len(w.alive) + len(new) > w.settings.window:
+    window = w.settings.window if w.window is None else w.window
+    if w.stop or len(w.alive) + len(new) > window:
         return "full"
     for name, _ in names:
         g = w.groups.get(name)
@@ -36,10 +38,12 @@ def expire(w: World, boot: str, batch: int) -> str | int:
         return "gone"
     if not may_reap(w, boot) or batch != w.batch:
         return 0
-    due = sorted((g.due, g.name) for g in w.alive if g.due is not None and g.due <= w.now)
+    alive = [*w.alive, *w.held_out]
+    due = sorted((g.due, g.name) for g in alive if g.due is not None and g.due <= w.now)
     for _, name in due:
         g = w.groups[name]
-        if sum(m.status == "scored" for m in g.members) >= w.settings.enough:
+        is_enough = sum(m.status == "scored" for m in g.members) >= w.settings.enough
+        if is_enough and g.pin is None:
             release(w, g)
         else:
             close(w, g, "expired")
@@ -132,6 +136,17 @@ def remark(w: World, boot: str, what: str, why: str) -> str:
     return "ok"
 
 
+def narrow(w: World, epoch: int, *, batch: int, window: int) -> str:
+    """Between one step's groups and the run's own; what is alive stays."""
+    if w.is_fenced(epoch):
+        return "FENCED"
+    if batch < w.narrowed_at:
+        return "old"
+    w.window = max(w.settings.per_step, min(w.settings.window, window))
+    w.narrowed_at = batch
+    return "ok"
+
+
 def rollback(w: World, epoch: int, step: int) -> str:
     """The trainer lost what it made after `step`."""
     if w.is_fenced(epoch):
@@ -153,6 +168,8 @@ def finish(w: World, epoch: int, outcome: str, reason: str) -> str:
         return "FENCED"
     if not w.stop:
         w.stop, w.reason = outcome, reason
-    for g in w.alive:
+    for g in [*w.alive, *w.held_out]:
         close(w, g, "cancelled")
+    if w.evaluation.version >= 0:
+        give_up(w)
     return "ok"

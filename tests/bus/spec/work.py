@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Collection
 from math import ceil
 
-from spec.groups import after_change, fail_member, fail_ticket
+from spec.groups import after_change, fail_member, fail_ticket, prompts_of
 from spec.leases import (
     check_hands,
     clear_strikes,
     from_pool,
     is_gone,
+    is_struck,
     num_live_like,
     read_new,
     reclaim,
@@ -23,7 +24,14 @@ Handed = tuple[int, str, int, list[int], dict[int, Spans]]
 
 
 def take(
-    w: World, boot: str, *, version: int, held: Collection[int], count: int
+    w: World,
+    boot: str,
+    *,
+    version: int,
+    held: Collection[int],
+    count: int,
+    pin: int | None = None,
+    pinned_count: int = 0,
 ) -> tuple[str, list[Handed]]:
     if is_gone(w, boot):
         return "gone", []
@@ -32,6 +40,33 @@ def take(
         return "quarantined", []
     if (boot, version) not in w.proofs or version not in w.versions:
         return "unproven", []
+    num_held, lone = _hands(w, boot, held)
+    if lone:
+        return "ok", []
+    if num_held:
+        me.has_taken = True
+    elif not me.has_taken:
+        count = min(count, ceil(w.settings.window / num_live_like(w, boot)))
+    status, out, is_alone = _take_own(w, boot, version, count, num_held=num_held)
+    if w.held_out and not is_alone and (boot, pin) in w.proofs:
+        out += _take_pinned(w, boot, pin, pinned_count, num_held=num_held + len(out))
+    return status, [_handed(w, ticket) for ticket in out]
+
+
+def _hands(w: World, boot: str, held: Collection[int]) -> tuple[int, bool]:
+    """How many tickets are in hand, and whether one stays alone; the dead bequeath theirs."""
+    reclaim(w, "prompts", boot)
+    num_held, lone = check_hands(w, "prompts", boot, held)
+    if w.held_out:
+        reclaim(w, "eval:prompts", boot)
+        num_held += check_hands(w, "eval:prompts", boot, held)[0]
+    return num_held, lone
+
+
+def _take_own(
+    w: World, boot: str, version: int, count: int, *, num_held: int
+) -> tuple[str, list[Ticket], bool]:
+    """Of the run's own; and whether a struck one was taken, or waits for empty hands."""
     step = w.versions[version][0]
 
     def give(ticket: Ticket) -> bool:
@@ -43,21 +78,29 @@ def take(
         g.progress = None
         return True
 
-    reclaim(w, "prompts", boot)
-    num_held, lone = check_hands(w, "prompts", boot, held)
-    if lone:
-        return "ok", []
-    if num_held:
-        me.has_taken = True
-    elif not me.has_taken:
-        count = min(count, ceil(w.settings.window / num_live_like(w, boot)))
     out, alone = from_pool(w, "prompts", boot, count, num_held=num_held, give=give)
-    count = 0 if alone else count - len(out)
+    count = 0 if out and is_struck("prompts", out[-1]) else count - len(out)
     seats = num_seats(w, step)
     waiting = sum(g.start is None for g in w.alive)
     out += read_new(w, "prompts", boot, min(count, seats), give=give)
     is_gated = not out and count > 0 and waiting > 0 and seats == 0
-    return "flip" if is_gated else "ok", [_handed(w, ticket) for ticket in out]
+    return "flip" if is_gated else "ok", out, alone
+
+
+def _take_pinned(
+    w: World, boot: str, pin: int | None, count: int, *, num_held: int
+) -> list[Ticket]:
+    """Held-out groups, beside all other work, for who keeps the weights that they are pinned to."""
+
+    def give(ticket: Ticket) -> bool:
+        g = w.groups[ticket.group]
+        if g.pin != pin:
+            return False
+        g.progress = None
+        return True
+
+    out, _ = from_pool(w, "eval:prompts", boot, count, num_held=num_held, give=give)
+    return out + read_new(w, "eval:prompts", boot, count - len(out), give=give)
 
 
 def num_seats(w: World, step: int) -> int:
@@ -110,13 +153,13 @@ def save_chunk(
         return "closed"
     if is_gone(w, boot):
         return "gone"
-    mine = w.ticket_of("prompts", group)
+    mine = w.ticket_of(prompts_of(g), group)
     if not mine or mine.number != ticket or mine.owner != boot:
         return "lost"
     member = g.members[m]
     if member.status:
         return "dup"
-    if not w.is_proven(chunk):
+    if not w.is_proven(chunk) or not is_pinned(g, chunk):
         return "unproven"
     if member.num_chunks != k:
         return "behind"
@@ -130,7 +173,7 @@ def save_chunk(
     for maker, tokens in made.items():
         g.booked[m, maker] = g.booked.get((m, maker), 0) + tokens
     member.tokens += made.total()
-    w.book("generated", 0, made.total())
+    w.book("generated", 0, made.total(), of=g)
     clear_strikes(w, g, boot)
     return "ok"
 
@@ -148,7 +191,7 @@ def deliver(w: World, boot: str, group: str, m: int, spans: Spans) -> str:
         return _spend(w, g, m, boot, spans, "duplicate")
     if is_gone(w, boot):
         return "gone"
-    if not w.is_proven(spans):
+    if not w.is_proven(spans) or not is_pinned(g, spans):
         return "unproven"
     new = 0
     for maker in {s.boot for s in spans}:
@@ -157,8 +200,8 @@ def deliver(w: World, boot: str, group: str, m: int, spans: Spans) -> str:
             g.booked[m, maker] = g.booked.get((m, maker), 0) + more
         new += more
     tokens = sum(s.tokens for s in spans)
-    w.book("generated", 1, new)
-    w.book("superseded", 0, member.tokens + new - tokens)
+    w.book("generated", 1, new, of=g)
+    w.book("superseded", 0, member.tokens + new - tokens, of=g)
     member.status, member.tokens, member.is_held, member.chunks = "delivered", tokens, True, []
     w.issue("completions", group, m)
     g.marks[m, boot] = "ok"
@@ -167,6 +210,11 @@ def deliver(w: World, boot: str, group: str, m: int, spans: Spans) -> str:
     clear_strikes(w, g, boot)
     after_change(w, g)
     return "ok"
+
+
+def is_pinned(g: Group, spans: Spans) -> bool:
+    """A held-out member is of one version throughout."""
+    return g.pin is None or all(span.version == g.pin for span in spans)
 
 
 def _unbooked(g: Group, m: int, maker: str, spans: Spans) -> int:
@@ -182,8 +230,8 @@ def _spend(w: World, g: Group, m: int, boot: str, spans: Spans, fate: str) -> st
     known_members, known = min(1, g.owed[0]), min(new, g.owed[1])
     g.owed = (g.owed[0] - known_members, g.owed[1] - known)
     new, members = new - known, 1 - known_members
-    w.book("generated", members, new)
-    w.book(fate, members, new)
+    w.book("generated", members, new, of=g)
+    w.book(fate, members, new, of=g)
     g.marks[m, boot] = fate
     return fate
 
@@ -196,6 +244,7 @@ def fail(
         return "closed"
     if is_gone(w, boot):
         return "gone"
+    stream = w.lane_of(stream, ticket)
     mine = w.numbered(stream, ticket)
     if not mine or mine.owner != boot:
         return "lost"
@@ -218,7 +267,9 @@ def draw(
     return "ok", [(t.number, t.group, t.member or 0, t.strikes) for t in out]
 
 
-def score(w: World, boot: str, *, ticket: int, group: str, m: int, error: bool) -> str:
+def score(
+    w: World, boot: str, *, ticket: int, group: str, m: int, error: bool, outcome: float = 1.0
+) -> str:
     g = w.groups.get(group)
     status = g.members[m].status if g and m < len(g.members) else ""
     if g and status in ("scored", "spoilt", "failed"):
@@ -234,6 +285,7 @@ def score(w: World, boot: str, *, ticket: int, group: str, m: int, error: bool) 
         fail_member(w, g, m, "scorer_error", "why")
     else:
         g.members[m].status = "scored"
+        g.members[m].outcome = outcome
         w.settle("completions", w.ticket_of("completions", group, m))
     after_change(w, g)
     return "ok"

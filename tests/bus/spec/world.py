@@ -73,10 +73,29 @@ class Member:
     fate: str = ""
     reason: str = ""
     lone_strikes: int = 0
+    outcome: float | None = None
 
     @property
     def is_over(self) -> bool:
         return self.status in ("scored", "spoilt", "failed")
+
+
+@dataclass
+class Evaluation:
+    """Of held-out groups: `cursor` of `size` were admitted, pinned to `version`; -1: there is none.
+
+    That of version `last` was the last to end; `forgone` ended without a word. `outcomes` are by
+    group, `boots` whose answers they are. Their ledger is their own.
+    """
+
+    version: int = -1
+    size: int = 0
+    cursor: int = 0
+    last: int = -1
+    forgone: int = 0
+    outcomes: dict[int, list[float | None]] = field(default_factory=dict)
+    boots: set[str] = field(default_factory=set)
+    ledger: Counter[tuple[str, str]] = field(default_factory=Counter)
 
 
 @dataclass
@@ -85,7 +104,7 @@ class Group:
 
     `marks` are the replies to deliveries, `savers` who saved which chunk, `booked` how many tokens
     of which boot were booked as generated; `owed` was booked for deliveries that the server lost,
-    `spent` by the release, for the members that it left out.
+    `spent` by the release, for the members that it left out. A held-out one is of version `pin`.
     """
 
     name: str
@@ -102,6 +121,7 @@ class Group:
     owed: tuple[int, int] = (0, 0)
     spent: dict[str, tuple[int, int]] = field(default_factory=dict)
     ends: int | None = None
+    pin: int | None = None
 
     @property
     def todo(self) -> list[int]:
@@ -110,9 +130,10 @@ class Group:
 
 @dataclass
 class World:
-    """All that the server holds of a run. Both ticket lists are in order of issue.
+    """All that the server holds of a run. All ticket lists are in order of issue.
 
     `versions` have their steps and fingerprints; `manifest` is the newest, and who sends it.
+    `window` is in force since the trainer said so at batch `narrowed_at`; None: the run's own.
     """
 
     settings: Settings
@@ -138,13 +159,31 @@ class World:
     ledger: Counter[tuple[str, str]] = field(default_factory=Counter)
     letters: list[tuple[str, str, str, str]] = field(default_factory=list)
     num_tickets: int = 0
+    window: int | None = None
+    narrowed_at: int = 0
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    held_out_prompts: list[Ticket] = field(default_factory=list)
 
     @property
     def alive(self) -> list[Group]:
-        return [g for g in self.groups.values() if g.state != "closed"]
+        """The run's own groups: each holds a place of the window."""
+        return [g for g in self.groups.values() if g.state != "closed" and g.pin is None]
+
+    @property
+    def held_out(self) -> list[Group]:
+        """Held-out groups without an end."""
+        return [g for g in self.groups.values() if g.state != "closed" and g.pin is not None]
 
     def stream(self, name: str) -> list[Ticket]:
-        return self.prompts if name == "prompts" else self.completions
+        return {
+            "prompts": self.prompts,
+            "completions": self.completions,
+            "eval:prompts": self.held_out_prompts,
+        }[name]
+
+    def lane_of(self, stream: str, number: int) -> str:
+        """Prompts' desk has two streams: held-out groups have one of their own."""
+        return "eval:prompts" if self.numbered("eval:prompts", number) else stream
 
     def issue(self, stream: str, group: str, member: int | None = None) -> None:
         self.num_tickets += 1
@@ -162,9 +201,12 @@ class World:
         if ticket in self.stream(stream):
             self.stream(stream).remove(ticket)
 
-    def book(self, fate: str, members: int, tokens: int) -> None:
-        self.ledger[fate, "members"] += members
-        self.ledger[fate, "tokens"] += tokens
+    def book(self, fate: str, members: int, tokens: int, *, of: Group | None = None) -> None:
+        """`of` a held-out group in the ledger of those."""
+        is_pinned = of is not None and of.pin is not None
+        ledger = self.evaluation.ledger if is_pinned else self.ledger
+        ledger[fate, "members"] += members
+        ledger[fate, "tokens"] += tokens
 
     def is_fenced(self, epoch: int) -> bool:
         return epoch != self.epoch
