@@ -68,7 +68,12 @@ def load() -> Table:
 def main(numbers: Sequence[str]) -> int:
     """Exit code: 0 where each mutant was seen."""
     table, started = load(), time.monotonic()
-    mutants = [m for m in table.mutants if not numbers or str(m.invariant) in numbers]
+    if unknown := [number for number in numbers if number not in table.invariants]:
+        sys.exit(
+            f"{unknown[0]}: no invariant has this number; they are {', '.join(table.invariants)}"
+        )
+    chosen = [m for m in table.mutants if not numbers or str(m.invariant) in numbers]
+    mutants = sorted(chosen, key=lambda mutant: mutant.invariant)
     with tempfile.TemporaryDirectory(prefix="sluice-mutants-") as folder:
         tree = Path(folder).resolve()
         _copy(tree)
