@@ -35,7 +35,7 @@ def serve(
     http: str,
     log_format: LogFormat = LogFormat.TEXT,
 ) -> None:
-    """Builds `services.SERVICE.service` and runs its loop until the run, or this process, is over.
+    """Runs what `services.SERVICE.build` makes until the run, or this process, is over.
 
     Raises ConfigError for bad input, Fenced for a trainer that was replaced.
     """
@@ -104,7 +104,7 @@ def _assist(run: Run, redis: str) -> None:
 def _build(service: str, run: Run, bus: Bus, *, life: Life, metrics: Metrics) -> Any:
     with needs(EXTRAS[service], what=f"sluice {service}"):
         with life.long("its libraries", IMPORT_SECONDS):  # torch from a cold disk, for one
-            module = _imported(f"services.{service}.service")
+            module = _imported(f"services.{service}.build")
         return module.build(run, bus, life=life, metrics=metrics)
 
 

@@ -5,18 +5,13 @@ from __future__ import annotations
 import logging
 import time
 
-from pipeline import plugins
 from pipeline.bus.bus import Bus
 from pipeline.bus.chunks import head
 from pipeline.bus.leases import Lease
 from pipeline.errors import Gone, SluiceError
-from pipeline.families import ENGINES, TRANSPORTS
-from pipeline.grades import meanwhile
 from pipeline.life import Life
 from pipeline.messages import Completion, Span, Work
-from pipeline.metrics import Metrics
 from pipeline.protocols import Engine, Flip, Transport
-from pipeline.run import Run
 from pipeline.watch.waits import FRESHER, PROMPTS, QUARANTINE, WEIGHTS
 from pipeline.weights.subscriber import Subscriber
 from services.inference.courier import Answer, Courier, Request
@@ -311,25 +306,3 @@ def again(work: Work, prefix: Completion) -> Work:
     """One member of a group, from the end of its prefix on."""
     m = prefix.member
     return Work(prompt=work.prompt, todo=(m,), prefixes={m: prefix} if prefix.tokens else {})
-
-
-def build(run: Run, bus: Bus, *, life: Life, metrics: Metrics) -> Inference:
-    """The composition root: raises ConfigError for an engine or a model that cannot be had."""
-    with life.long("model", 600):
-        engine: Engine = plugins.make(
-            ENGINES,
-            run.inference.engine,
-            run.model,
-            at="inference.engine",
-            boot=life.boot,
-            swap=run.inference.swap,
-        )
-    transport: Transport = plugins.make(TRANSPORTS, run.weights, at="weights", run=run.name)
-    return Inference(
-        bus,
-        engine,
-        transport,
-        life=life,
-        numbers=Numbers(metrics),
-        evaluate_every=meanwhile(run),
-    )

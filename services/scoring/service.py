@@ -17,12 +17,9 @@ from pipeline.bus.leases import Answerable, Lease
 from pipeline.errors import Gone
 from pipeline.life import Life
 from pipeline.messages import Score
-from pipeline.metrics import Metrics
-from pipeline.model.tokens import Tokenizer
-from pipeline.run import Run
 from pipeline.verdicts import answer_of, raised
 from pipeline.watch.waits import COMPLETIONS, SCORERS
-from services.scoring.judge import Judge, make_judge
+from services.scoring.judge import Judge
 from services.scoring.metrics import Numbers
 from services.scoring.process import START_SECONDS
 
@@ -170,12 +167,3 @@ class Scoring:
         for hand in self._hands.values():
             hand.score.cancel()
         self._hands.clear()
-
-
-def build(run: Run, bus: Bus, life: Life, metrics: Metrics) -> Scoring:
-    """Where the parts of scoring meet; raises ConfigError for a scorer that cannot be had."""
-    numbers = Numbers(metrics)
-    judge = make_judge(run.scoring, on_replaced=numbers.replaced.inc, policy=run.model.path)
-    with life.long("tokenizer to load", START_SECONDS):
-        decode = Tokenizer(run.model.path).decode
-    return Scoring(bus, life, judge, decode=decode, numbers=numbers)

@@ -38,7 +38,7 @@ class Few:
         return Example(prompt=f"p{index}", reference={"place": index}, task="t")
 
 
-def encode(text: Text, *, at: str) -> bytes:
+def encode(text: Text, *, at: str = "data") -> bytes:
     assert isinstance(text, str)
     return array("i", map(ord, text)).tobytes()
 

@@ -30,9 +30,10 @@ from pipeline.protocols import Example, Text
 from pipeline.run import Groups, Lag, Model, Run
 from pipeline.run import Prompting as PromptingKeys
 from pipeline.run import Sampling as SamplingKeys
+from services.prompting.build import build
 from services.prompting.metrics import Numbers
 from services.prompting.recipe import Recipe
-from services.prompting.service import Prompting, build
+from services.prompting.service import Prompting
 
 ENGINE = "engine:1"
 
@@ -54,7 +55,7 @@ class Letters:
         return Example(prompt=f"p{index}", reference={"place": index}, task="t")
 
 
-def encode(text: Text, *, at: str) -> bytes:
+def encode(text: Text, *, at: str = "data") -> bytes:
     assert isinstance(text, str)
     return array("i", map(ord, text)).tobytes()
 

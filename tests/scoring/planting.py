@@ -16,9 +16,10 @@ from pipeline.messages import Beat, Completion, Group, Manifest, Prompt, Samplin
 from pipeline.metrics import Metrics
 from pipeline.run import Distillation, Model, Objective, Run
 from pipeline.run import Scoring as ScoringKeys
+from services.scoring.build import build
 from services.scoring.judge import make_judge
 from services.scoring.metrics import Numbers
-from services.scoring.service import Scoring, build
+from services.scoring.service import Scoring
 
 ENGINE = "engine:1"
 

@@ -19,8 +19,9 @@ from pipeline.protocols import Tokens
 from pipeline.run import Groups, Lag, Model, Run
 from pipeline.serve import exit_code
 from services.process import open_run
+from services.training.build import build
 from services.training.losses import cispo
-from services.training.service import Training, build
+from services.training.service import Training
 
 MODEL = Path(__file__).resolve().parents[2] / "examples" / "demo" / "model"
 ENGINE, SCORER = "inference-0:p", "scoring-0:p"

@@ -30,8 +30,8 @@ from pipeline.serve import EXIT_DONE, EXIT_FAILED, EXIT_FENCED, exit_code
 from pipeline.weights.publisher import Publisher
 from pipeline.weights.shm import ShmTransport
 from services.process import open_run
+from services.training.build import build
 from services.training.epochs import claim
-from services.training.service import build
 
 Start = Callable[..., tuple[Stream, Trainer]]
 

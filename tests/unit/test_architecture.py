@@ -57,6 +57,7 @@ WITH_TORCH = {
     "services.training.backends.torch",
     "services.training.baselines",
     "services.training.batch",
+    "services.training.build",
     "services.training.checkpoints",
     "services.training.considered",
     "services.training.corrections",
@@ -89,8 +90,8 @@ WITH_TORCH = {
 
 WITH_TOKENIZER = {
     "pipeline.model.tokens",
-    "services.prompting.service",
-    "services.scoring.service",
+    "services.prompting.build",
+    "services.scoring.build",
 }
 """Those that import transformers, which loads torch once it is asked for a model."""
 
@@ -154,19 +155,14 @@ def test_no_import_leads_back_to_where_it_came_from() -> None:
         pytest.fail(" -> ".join(exc.args[1]))
 
 
-def test_own_modules_are_imported_at_the_top_or_where_the_parts_of_a_service_meet() -> None:
+def test_own_modules_are_imported_at_the_top() -> None:
     lazy = [
-        (module, found)
+        (module, found.module)
         for module in modules()
         for found in imports(module)
         if found.function and found.module.split(".")[0] in PACKAGES
     ]
-    wrong = [
-        (module, found.module)
-        for module, found in lazy
-        if not (module.endswith(".service") and found.function == "build")
-    ]
-    assert not wrong
+    assert not lazy
 
 
 def test_only_what_a_user_chose_is_imported_by_name() -> None:
