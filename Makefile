@@ -24,7 +24,7 @@ smollm2: .venv/smollm2 ## Ten steps of a chat model of 135 M parameters, convert
 	$(BIN)/python examples/smollm2/convert.py
 	$(BIN)/sluice up examples/smollm2.toml
 
-test: .venv/test ## Run every test.
+test: .venv/test ## Run every test but the long ones.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 long-test: .venv/test ## Run what takes half a minute or more: crashes of two ranks, starved prompts.

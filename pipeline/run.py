@@ -275,7 +275,7 @@ class Evaluation(Section, frozen=True, kw_only=True):
     """The held-out data set."""
     every: Positive = 10
     """Versions between two that are graded; the first and the last always are."""
-    members: Positive = 4
+    members: Annotated[int, Meta(ge=1, le=4096)] = 4
     """Samples of each prompt, beside one greedy answer."""
     meanwhile: bool = True
     """Whether the run's engines answer them beside their work: each keeps the weights of such a

@@ -22,6 +22,9 @@ from transformers import (
     LlamaForCausalLM,
     PreTrainedTokenizerFast,
 )
+from transformers.utils import logging
+
+logging.disable_progress_bar()  # beside what is told line by line
 
 SEED = 7
 MAX_POSITIONS = 256

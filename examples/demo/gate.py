@@ -23,7 +23,7 @@ def main() -> int:
     passed = (
         point.greedy >= GREEDY_AT_LEAST
         and low <= point.sampled < high
-        and point.pass_at_k >= PASS_AT_8_AT_LEAST
+        and point.passed >= PASS_AT_8_AT_LEAST
     )
     print(f"before training, {point.sentence()}")
     if not passed:

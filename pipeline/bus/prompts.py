@@ -58,7 +58,7 @@ class Prompts:
         back. Raises Gone.
 
         An engine that keeps the weights of version `pin` gets up to `pinned_count` groups of its
-        evaluation besides.
+        evaluation besides; "unproven" where it has not proven that.
         """
         pinned: Arg = "" if pin is None else pin
         status, *rows = self._scripts.call(

@@ -7,13 +7,14 @@ and in which processes, is `evaluation`'s.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
 from pipeline import plugins
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, SluiceError, Unusable
 from pipeline.families import DATASETS, ENGINES, SCORERS, TRANSPORTS
 from pipeline.grades import KeptVersion, Outcomes, Point, summary
 from pipeline.messages import Completion, Manifest, Prompt, Sampling, Work
@@ -22,6 +23,8 @@ from pipeline.protocols import Dataset, Engine, Transport
 from pipeline.run import Model, Run
 from pipeline.verdicts import AT, answer_of, outcome_term, terms
 from services.inference.referee import Referee
+
+log = logging.getLogger(__name__)
 
 
 class Grader:
@@ -38,7 +41,7 @@ class Grader:
         self.run, self.members = run, members or run.evaluation.members
         dataset: Dataset = plugins.make(DATASETS, run.evaluation.data, at="evaluation.data")
         self.digest = dataset.digest()
-        self.examples = [dataset[index] for index in range(len(dataset))]
+        self.dataset = dataset
         first = outcome_term(terms(run.scoring.scorers))
         scorer = plugins.build(SCORERS, first.spec, at=AT, policy=run.model.path)
         self.referee = Referee(scorer, seconds=run.scoring.timeout_seconds)
@@ -78,30 +81,49 @@ class Grader:
         work = [Work(prompt=p, todo=tuple(range(members))) for p in prompts.values()]
         done = sorted(generate(engine, work), key=lambda c: (prompts[c.group].seq, c.member))
         answers = [answer_of(prompts[c.group], c, self.tokenizer.decode) for c in done]
-        out: list[list[float | None]] = [[] for _ in prompts]
+        out: list[list[float | None]] = [[None] * members for _ in prompts]
         for completion, outcome in zip(done, self.referee.outcomes(answers), strict=True):
-            out[prompts[completion.group].seq].append(outcome)
+            out[prompts[completion.group].seq][completion.member] = outcome
         return out
 
     def _prompts(self, name: str, members: int, sampling: Sampling) -> Iterator[Prompt]:
-        for seq, example in enumerate(self.examples):
-            yield Prompt(
+        for seq in range(len(self.dataset)):
+            prompt = Prompt(
                 group=f"{name}-{seq}",
                 seq=seq,
-                ids=self.tokenizer.encode(example.prompt, at=f"evaluation.data, example {seq}"),
+                ids=b"",
                 members=members,
                 sampling=sampling,
                 seed=self.run.seed,
-                task=example.task,
-                reference=msgspec.json.encode(example.reference),
                 lane="eval",
             )
+            yield self._with_example(prompt)
+
+    def _with_example(self, prompt: Prompt) -> Prompt:
+        """The prompt of its number's example; with an error where that cannot be used, as in the
+        stream."""
+        try:
+            example = self.dataset[prompt.seq]
+            ids = self.tokenizer.encode(example.prompt, at=f"evaluation.data, example {prompt.seq}")
+        except Unusable as fault:
+            return replace(prompt, error=f"{fault.reason}: {fault}")
+        reference = msgspec.json.encode(example.reference)
+        return replace(prompt, ids=ids, task=example.task, reference=reference)
 
 
 def generate(engine: Engine, work: Sequence[Work]) -> Iterator[Completion]:
-    """Every member of the work, as it finishes."""
+    """Every member of the work, as it finishes; without those of prompts that the engine refuses,
+    which is logged."""
     todo = list(reversed(work))
     while todo or engine.busy:
         for _ in range(min(engine.room(), len(todo))):
-            engine.add(todo.pop())
-        yield from engine.step()
+            _begin(engine, todo.pop())
+        if engine.busy:
+            yield from engine.step()
+
+
+def _begin(engine: Engine, work: Work) -> None:
+    try:
+        engine.add(work)
+    except SluiceError as exc:
+        log.warning("group=%s refused: %s", work.prompt.group, exc)

@@ -143,7 +143,7 @@ class Inference:
         if room + pinned_room == 0 or self.courier.asked or time.monotonic() < self.take_at:
             return
         held = tuple(lease.entry for lease in self.outbox.leases.values())
-        request = Request(self.engine.version, held, room, self.lanes.pinned, pinned_room)
+        request = Request(self.engine.version, held, room, self.life.pinned, pinned_room)
         self.courier.leave(self.life.boot, request=request)
 
     def taken(self) -> list[Lease[Work]]:
@@ -153,7 +153,8 @@ class Inference:
             return []
         self.gate = taken.status
         if taken.status == "unproven":
-            self.weights.doubt([Span(self.engine.version, 0, self.life.boot)])
+            needed = (self.engine.version, self.lanes.pinned)
+            self.weights.doubt([Span(version, 0, self.life.boot) for version in needed])
         if not taken.leases:
             self.take_at = time.monotonic() + IDLE_SECONDS
         return taken.leases

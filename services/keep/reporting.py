@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from pipeline.errors import SluiceError
+from pipeline.errors import ConfigError, SluiceError
 from pipeline.run import Run
 from pipeline.serve import EXIT_DONE
 from pipeline.watch import Snapshot
@@ -50,8 +50,15 @@ def _look(wanted: Wanted, redis: str | None, *, may_lack: bool) -> Snapshot | No
     except SluiceError as exc:
         if not may_lack:
             raise
-        print(f"without its server: {exc}")
+        print(f"without its server: {_reason(exc)}")
         return None
+
+
+def _reason(exc: SluiceError) -> str:
+    """Without the remedy, since the folder tells instead."""
+    if not isinstance(exc, ConfigError):
+        return str(exc)
+    return str(exc).removesuffix(f"; {exc.remedy}").removeprefix("--redis: is needed: ")
 
 
 def _at_home(run: Run, folder: Path, snapshot: Snapshot | None) -> tuple[Report, Path]:

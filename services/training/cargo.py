@@ -8,6 +8,7 @@ all ranks. What is read by which rank is in `ranks`.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -25,10 +26,11 @@ T = TypeVar("T")
 
 
 class Bytes(Struct, frozen=True, array_like=True):
-    """Where something stands in a file."""
+    """Where something stands in a file, and the CRC-32 of it."""
 
     start: int
     size: int
+    crc: int
 
 
 class Place(Struct, frozen=True, array_like=True):
@@ -85,7 +87,8 @@ class Lying:
         self._prompts: dict[str, Prompt] = {}
 
     def member(self, group: str, member: int) -> tuple[Prompt, Member]:
-        """A member and its group's prompt. Raises SluiceError where they cannot be read."""
+        """A member and its group's prompt. Raises SluiceError where they cannot be read, or are not
+        what was written."""
         place = self._places[group]
         if group not in self._prompts:
             self._prompts[group] = self._get(place.rank, place.prompt, Prompt)
@@ -102,11 +105,17 @@ class Lying:
             if rank not in self._files:
                 self._files[rank] = path.open("rb")
             self._files[rank].seek(at.start)
-            return msgspec.msgpack.decode(self._files[rank].read(at.size), type=kind)
+            raw = self._files[rank].read(at.size)
         except OSError as exc:
             raise SluiceError(
                 f"{path} cannot be read ({exc.strerror}): all ranks need one folder of the run"
             ) from exc
+        if zlib.crc32(raw) != at.crc:
+            raise SluiceError(
+                f"{path} is damaged: what it has at byte {at.start} is not what was written there"
+            )
+        try:
+            return msgspec.msgpack.decode(raw, type=kind)
         except msgspec.MsgspecError as exc:
             raise DecodeError(f"{path}: no cargo that this release can read ({exc})") from exc
 
@@ -117,4 +126,5 @@ def _put(file: BinaryIO, group: Group, rank: int) -> Place:
 
 
 def _put_one(file: BinaryIO, message: Struct) -> Bytes:
-    return Bytes(file.tell(), file.write(msgspec.msgpack.encode(message)))
+    raw = msgspec.msgpack.encode(message)
+    return Bytes(file.tell(), file.write(raw), zlib.crc32(raw))

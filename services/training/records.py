@@ -10,6 +10,7 @@ once it was stepped on. Reading records back into a trainer is in `recovery`.
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -71,8 +72,15 @@ def plan(batch: Batch, *, number: int, epoch: int, version: int) -> Record:
     )
 
 
+class _Sealed(Struct, frozen=True, array_like=True):
+    """A plan as it lies on disk, behind its CRC-32."""
+
+    crc: int
+    plan: bytes
+
+
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Record)
+_sealed, _decoder = msgspec.msgpack.Decoder(_Sealed), msgspec.msgpack.Decoder(Record)
 
 
 class Outcome(NamedTuple):
@@ -113,8 +121,9 @@ class Records:
         path = self.folder / record.name
         if not whole:
             record = replace(record, groups=(), places={}, examples=())
+        raw = _encoder.encode(record)
         try:
-            disk.write(path, _encoder.encode(record))
+            disk.write(path, _encoder.encode(_Sealed(zlib.crc32(raw), raw)))
         except OSError as exc:
             raise SluiceError(
                 f"{path} cannot be written ({exc.strerror}): no step was made"
@@ -125,7 +134,7 @@ class Records:
         return sorted(self._newest())
 
     def read(self, batch: int) -> Record:
-        """One record; raises DecodeError for one of another schema."""
+        """One record; raises SluiceError for one that is damaged, or of another schema."""
         return _read(self._newest()[batch])
 
     def after(self, batch: int) -> Iterator[Record]:
@@ -138,6 +147,13 @@ class Records:
         """Remove those with a higher number: what they led to is lost. Raises SluiceError."""
         for path in [path for number, _, path in self._all() if number > after]:
             _remove([path, *_cargo_of(path)])  # the plan first: cargo alone is no record
+
+    def sweep(self) -> None:
+        """Remove cargo that no step is made from: its trainer was killed before there was a plan,
+        or another has planned that batch anew since. Raises SluiceError.
+        """
+        planned = {path.name for path in self._newest().values()}
+        _remove([p for p in self.folder.glob("*.e*.r*") if p.stem not in planned])
 
     def forget_cargo(self, record: Record) -> None:
         """It was stepped on, and is not to be once more. Raises SluiceError."""
@@ -183,7 +199,10 @@ def _remove(paths: Sequence[Path]) -> None:
 
 def _read(path: Path) -> Record:
     try:
-        return _decoder.decode(path.read_bytes())
+        sealed = _sealed.decode(path.read_bytes())
+        if zlib.crc32(sealed.plan) != sealed.crc:
+            raise SluiceError(f"{path} is damaged: it is not what was written there")
+        return _decoder.decode(sealed.plan)
     except msgspec.MsgspecError as exc:
         tag = Record.__struct_config__.tag
         raise DecodeError(f"{path}: no record that this release can read, {tag} ({exc})") from exc

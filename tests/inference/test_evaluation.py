@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,19 @@ def test_a_scorer_without_a_verdict_fails_the_evaluation_by_name(folder: Path) -
         grader.point(KEPT)
 
 
+def test_an_example_that_cannot_be_used_costs_its_own_verdicts_alone(folder: Path) -> None:
+    """As it does while the run goes on: the demo's tokenizer has no ids for the one, and the model
+    no room for the other."""
+    wrong = [{"prompt": text, "reference": ""} for text in ("äöü=2", "ab" * 300 + "=2")]
+    lines = [LINE, wrong[0], LINE, wrong[1]]
+    (folder / "heldout.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run_of(folder)
+    run = load(folder / "run.toml", ["inference.engine.max_length=256"])
+    point = Grader(run).point(KEPT)
+    assert (point.prompts, point.errors) == (4, 2 * (3 + 1))
+    assert point.sampled > 0
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [(None, "has no kept weights"), ("", "has no kept weights"), ('{"version": 0', "cannot be")],
@@ -143,3 +157,18 @@ def test_faults_are_left_out_of_every_mean_and_counted() -> None:
     told = summary(KEPT, [[1.0, None]], [[1.0]], members=2).sentence()
     assert "answers without a verdict: 1)" in told and "±" not in told
     assert "verdict" not in summary(KEPT, [[1.0]], [[1.0]], members=1).sentence()
+
+
+@pytest.mark.parametrize(("outcomes", "code"), [([1.0] + 7 * [0.0], 0), (8 * [0.0], 1)])
+def test_the_gate_of_the_demo_lets_a_base_pass_that_knows_the_task_and_slips(
+    outcomes: list[float], code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `make demo` begins with; the grading itself is made up here."""
+    spec = spec_from_file_location("gate", MODEL.parent / "gate.py")
+    assert spec and spec.loader
+    spec.loader.exec_module(gate := module_from_spec(spec))
+    monkeypatch.setattr(gate, "load", lambda path: None)
+    monkeypatch.setattr(
+        gate, "grade_base", lambda run: summary(KEPT, [outcomes], [[1.0]], members=8)
+    )
+    assert gate.main() == code

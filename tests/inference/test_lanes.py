@@ -148,6 +148,19 @@ def test_a_version_is_offered_for_evaluation_once_it_is_proven(
     wait_until(lambda: plant.seen(running.life.boot).beat.pinned == 2)
 
 
+def test_a_server_that_lost_the_proof_of_a_kept_version_is_told_again(
+    plant: Plant, start: Start, course: Course
+) -> None:
+    """It was put back, and what the engine serves by now was proven since."""
+    running = start(plant, evaluate_every=4)
+    wait_until(lambda: plant.seen(running.life.boot).beat.pinned == 0)
+    plant.announce(1)
+    wait_until(lambda: running.service.weights.serves(1))
+    assert plant.bus._client.hdel(plant.keys.prefix + "proof:0", running.life.boot)
+    course.begin()
+    assert course.end().errors == 0
+
+
 def test_another_engine_ends_what_a_killed_one_began(
     plant: Plant, start: Start, course: Course
 ) -> None:

@@ -72,7 +72,7 @@ def test_without_its_server_the_folder_tells(
     monkeypatch.delenv("SLUICE_REDIS")
     done = sluice("report")
     assert done.exit_code == 0, done.output
-    assert done.stdout.startswith("without its server: --redis: is needed")
+    assert done.stdout.startswith("without its server: `sluice up` keeps no server for run ")
     told = report_of(folder)
     assert (told["outcome"], told["steps"], told["balanced"]) == ("unknown", 2, None)
     assert (told["members_trained"], told["members_refused"]) == (8, {"stale": 2})

@@ -120,3 +120,18 @@ def test_what_was_refused_or_written_is_held_no_more(tmp_path: Path) -> None:
     assert file_of(stem, 0).exists()
     records.forget_cargo(record)
     assert not file_of(stem, 0).exists()
+
+
+def test_cargo_whose_trainer_was_killed_before_its_plan_is_swept(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    records.sweep()  # there is no folder yet
+    empty = plan(batch.build([], rules()), number=1, epoch=1, version=0)
+    for epoch, number, is_planned in ((1, 1, True), (1, 2, True), (1, 3, False), (2, 2, True)):
+        record = replace(empty, batch=number, epoch=epoch)
+        for rank in (0, 1):
+            cargo_of(taught(), ["a"]).write(records.begin(record), ["a"], rank)
+        if is_planned:
+            records.write(record, whole=True)
+    records.sweep()
+    left = sorted(path.name for path in records.folder.glob("*.r*"))
+    assert left == [f"0000000{name}.r{rank}" for name in ("1.e1", "2.e2") for rank in (0, 1)]

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 from planted import Lead, Stream, Trainer, feed, made_run, put_back, saved, wait_until
 
-from pipeline.errors import ConfigError, DecodeError, SluiceError
+from pipeline.errors import ConfigError, SluiceError
 from pipeline.ledger import Sum
 from pipeline.messages import Beat
 from pipeline.model.fingerprint import fingerprint
@@ -97,7 +97,6 @@ def test_training_on_after_a_stop_is_bit_for_bit_as_if_there_had_been_none(
     """The checkpoint holds the optimizer too: the replay has none of the stops in it."""
     for _ in range(3):
         trainer = lead()
-        serve_first(stream)
         wait_until(lambda t=trainer: stream.bus.state().version == t.service.version, "version")
         feed(stream, 1)
         assert trainer.stop() == EXIT_DONE
@@ -224,7 +223,8 @@ def test_a_disk_that_lost_steps_goes_back_and_their_tokens_are_orphans(
 
 
 def die_in_the_next_step(stream: Stream, trainer: Trainer) -> None:
-    """Recorded, and neither made nor committed."""
+    """Recorded, and neither made nor committed; its last checkpoint is whole."""
+    trainer.service.checkpoints.flush()
     trainer.service.optimizer = None
     stream.serve(stream.bus.state().version)
     stream.plant(2)
@@ -331,12 +331,24 @@ def test_a_record_that_cannot_be_read_is_named(stream: Stream, lead: Lead, run: 
     assert first.join() is None
     first.life.end()
     plan, cargo = sorted((run.folder / "steps").iterdir())
-    whole = cargo.read_bytes()
-    for path, wrong in ((cargo, b"\x00" * len(whole)), (plan, b"nothing")):
+    whole = {path: path.read_bytes() for path in (plan, cargo)}
+    for path, wrong in ((cargo, whole[cargo][:-1]), (plan, b"nothing"), (plan, whole[plan][:-1])):
         path.write_bytes(wrong)
-        with pytest.raises(DecodeError, match=path.name):
+        with pytest.raises(SluiceError, match=path.name):
             lead()
+        path.write_bytes(whole[path])
+    for path, raw in whole.items():
+        for at in (len(raw) // 3, 2 * len(raw) // 3):  # some would be tokens, or rewards
+            path.write_bytes(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :])
+            with pytest.raises(SluiceError, match=rf"{path.name} is damaged"):
+                lead()
+        path.write_bytes(raw)
     cargo.unlink()
+    with pytest.raises(SluiceError, match=rf"{cargo.name} cannot be read"):
+        lead()
+    cargo.write_bytes(whole[cargo])
+    lead()
+    wait_until(lambda: stream.bus.state().step == 1, "step 1")
 
 
 def test_a_checkpoint_whose_weights_are_damaged_is_named(
@@ -460,6 +472,6 @@ def test_a_trainer_that_follows_tells_the_rewards_of_every_step(
     feed(stream, 1)
     assert second.stop() == EXIT_DONE
     (beat,) = [seen.beat for seen in newest(stream.bus.snapshot().beats) if seen.beat.curves]
-    assert beat.curves == {"reward": ((1, 0.5), (2, 0.5), (3, 0.5))}
+    assert beat.curves["reward"] == ((1, 0.5), (2, 0.5), (3, 0.5))
     lines = (run.folder / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["generated_tokens"] for line in lines] == [16, 32, 48]

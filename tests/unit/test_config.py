@@ -103,6 +103,7 @@ def test_a_key_that_does_not_exist_names_the_nearest(
         ("steps=0", "--set steps = 0: expected `int` >= 1"),
         ("seed=9223372036854775808", "--set seed = 9223372036854775808: expected `int` <= "),
         ("groups.members=0", "--set groups.members = 0: expected `int` >= 1"),
+        ("evaluation.members=5000", "--set evaluation.members = 5000: expected `int` <= 4096"),
         ("sampling.temperature=0", "--set sampling.temperature = 0: expected `float` > 0.0"),
         ("sampling.top_p=0", "--set sampling.top_p = 0: expected `float` > 0.0"),
         ("sampling.top_p=1.5", "--set sampling.top_p = 1.5: expected `float` <= 1.0"),

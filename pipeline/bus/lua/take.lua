@@ -79,4 +79,7 @@ if pin ~= '' and not is_lone and is_proven(boot, pin) then
     - from_pool('eval:prompts', boot, num_pinned, num_held + #out, give_pinned)
   read_new('eval:prompts', boot, num_pinned, give_pinned)
 end
-return { is_gated and 'flip' or 'ok', unpack(out) }
+-- After the server was put back it may have lost that proof alone.
+local is_doubtful = pin ~= '' and pin == redis.call('HGET', P .. 'eval:state', 'version')
+  and not is_proven(boot, pin)
+return { is_doubtful and 'unproven' or is_gated and 'flip' or 'ok', unpack(out) }

@@ -50,6 +50,8 @@ def take(
     status, out, is_alone = _take_own(w, boot, version, count, num_held=num_held)
     if w.held_out and not is_alone and (boot, pin) in w.proofs:
         out += _take_pinned(w, boot, pin, pinned_count, num_held=num_held + len(out))
+    if w.held_out and w.evaluation.version == pin and (boot, pin) not in w.proofs:
+        status = "unproven"
     return status, [_handed(w, ticket) for ticket in out]
 
 
