@@ -15,3 +15,7 @@ class MemoryFull(SluiceError):
 
 class TooLarge(SluiceError):
     """One message is larger than a script may carry; nothing was sent."""
+
+
+class Unannounced(SluiceError):
+    """A version above the newest: the server was put back, and nobody has told it again yet."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, cast
 
+from pipeline.bus.errors import Unannounced
 from pipeline.bus.leading import Leading
 from pipeline.bus.leases import unless_gone
 from pipeline.bus.scripts import Scripts
@@ -62,11 +63,11 @@ class Versions:
 
         "ok": they are equal, and the version's tokens may flow; "wrong": they are not; "forgotten":
         the version is not announced any more, after a rollback for one, and will not be again.
-        Raises Gone, and SluiceError for a version above the newest.
+        Raises Gone, and Unannounced for a version above the newest.
         """
         reply = unless_gone(self._scripts.call("confirm", boot, version, fingerprint), boot)
         if reply == "unknown":
-            raise SluiceError(f"version {version} was not announced, so it cannot be confirmed")
+            raise Unannounced(f"version {version} was not announced, so it cannot be confirmed")
         return cast(Confirmation, reply)
 
     def reject(self, boot: str, version: int, reason: str) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 
+from pipeline.bus.errors import Unannounced
 from pipeline.bus.versions import Confirmation, Versions
 from pipeline.errors import Gone, WeightsError
 from pipeline.messages import Manifest, Span
@@ -112,6 +113,10 @@ class Subscriber:
         """Whether prompts may be taken under it: it is proven on this boot, and not rolled back."""
         return version in self._proven and version not in self._forgotten
 
+    def is_forgotten(self, version: int) -> bool:
+        """Whether a rollback took it away, as far as is known: it never comes again."""
+        return version in self._forgotten
+
     def proven(self, span: Span) -> bool:
         """Whether the span may leave: other boots' spans were proven when they were saved."""
         return span.boot != self._engine.boot or span.version in self._proven
@@ -212,6 +217,9 @@ class Subscriber:
             said = self._versions.confirm(boot, version, fingerprint)
         except Gone:  # the engine's thread hears it too, and starts over under a new boot
             time.sleep(WATCH_SECONDS)
+            return
+        except Unannounced:  # the trainer says it again once it has looked
+            time.sleep(RETRY_SECONDS)
             return
         if said == "wrong" and version in self._doubted:
             raise WeightsError(f"version {version} was proven, and is no longer what was announced")

@@ -244,11 +244,13 @@ class Inference:
         self.weights.failed(error)
 
     def let_go_if_over(self) -> None:
-        """The evaluation of the version that is kept has ended, or never will begin.
+        """The evaluation of the version that is kept has ended, or never will begin; so it is of
+        one that was rolled back.
 
         None begins before the version is proven, since that may prove wrong.
         """
-        if 0 <= self.lanes.pinned <= self.life.pulse.evaluated:
+        pinned, last = self.lanes.pinned, self.life.pulse.evaluated
+        if 0 <= pinned <= last or self.weights.is_forgotten(pinned):
             self.let_go()
             self.keep_if_due()
         pinned = self.lanes.pinned
@@ -256,7 +258,8 @@ class Inference:
 
     def keep_if_due(self) -> None:
         """What the engine serves, if that is to be evaluated and nothing is kept yet."""
-        if self.engine.version > self.life.pulse.evaluated:
+        version = self.engine.version
+        if version > self.life.pulse.evaluated and not self.weights.is_forgotten(version):
             self.lanes.keep_if_due()
 
     def let_go(self) -> None:

@@ -83,6 +83,41 @@ def test_a_flip_to_a_version_that_was_lost_meanwhile_is_undone_and_held_against_
     assert running.total("lost_tokens") == 6
 
 
+def test_a_server_that_was_put_back_to_before_what_an_engine_serves_is_waited_for(
+    plant: Plant, start: Start
+) -> None:
+    """The trainer is in the middle of a step, and tells it again later."""
+    plant.announce(2)
+    running = start(plant, steps=5)
+    weights, prefix = running.service.weights, plant.keys.prefix
+    wait_until(lambda: weights.serves(2))
+    client = plant.bus._client
+    client.hset(prefix + "state", "version", "1")
+    client.hdel(prefix + "ver", "2|step", "2|print")
+    client.delete(prefix + "proof:2")
+    plant.admit()
+    wait_until(lambda: running.service.gate == "unproven" and not weights.serves(2))
+    wait_until(lambda: running.life.waiting_for == "weights")
+    plant.announce(2)
+    running.engine.allow(2 * TOKENS)
+    assert {c.spans[0].version for c in plant.await_delivered(2)} == {2}
+    assert running.error is None and running.thread.is_alive()
+
+
+def test_a_lost_version_that_was_kept_for_its_evaluation_makes_room_for_a_later_one(
+    plant: Plant, start: Start
+) -> None:
+    plant.announce(2)
+    running = start(plant, evaluate_every=2)
+    wait_until(lambda: plant.seen(running.life.boot).beat.pinned == 2)
+    plant.bus.groups.rollback(1, 1)
+    plant.admit()
+    wait_until(lambda: running.service.lanes.pinned == -1)
+    plant.bus.versions.announce(replace(manifest(4), step=1), min_version=3)
+    wait_until(lambda: plant.seen(running.life.boot).beat.pinned == 4)
+    assert running.error is None
+
+
 def test_an_engine_that_starts_over_under_a_lost_version_waits_for_the_next(
     plant: Plant, start: Start
 ) -> None:

@@ -39,7 +39,7 @@ def start_period(service: str) -> int:
 
 def longest(service: str) -> float:
     """Seconds to be ready at most: for its libraries, its model, and a trainer's replay."""
-    source = (ROOT / "services" / service / "service.py").read_text()
+    source = (ROOT / "services" / service / "build.py").read_text()
     limits = re.findall(r'life\.long\("model", (\d+)\)', source)
     assert limits, f"{service} declares no limit for its model"
     replay = re.findall(r"^LONGEST_ACT_SECONDS = ([\d.]+)", source, re.M)
