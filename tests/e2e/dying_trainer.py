@@ -28,7 +28,7 @@ from pipeline.logs import configure_logs
 from pipeline.metrics import Metrics
 from pipeline.serve import REDIS_VARIABLE, exit_code
 from services.process import open_run
-from services.training import service as training
+from services.training import build as training
 from services.training.parts import assist
 from services.training.world import world
 from services.up.spawn import tie

@@ -43,7 +43,7 @@ def test_C077_bad_examples_end_as_dead_letters_and_the_run_goes_on(
     with redis.Redis.from_url(server_url) as server:
         dead = [fields[b"reason"].decode() for _, fields in server.xrange(Keys(run_name).dead)]
     found_by_prompting, long, found_by_the_engine = sorted(dead)
-    assert found_by_prompting.startswith("not_encoded: data = 'a?b': the tokenizer has no ids")
+    assert found_by_prompting.startswith("not_encoded: data, example 10 = 'a?b': the tokenizer has")
     assert "its prompt has 300 tokens, the context holds 256" in long
     assert "has 220 prompt tokens, the context holds 200" in found_by_the_engine
     assert bus.state().cursor == 12 and bus.state().eof
