@@ -5,8 +5,9 @@
 The stream is real: an embedded server, and `sluice prompting`, `inference` and `scoring` as
 processes; only the trainer is played, by a consumer that commits whatever is whole. The bare engine
 answers the very same prompts in a process of its own. Both have loaded their model before, and then
-take turns of half a second, while the other is stopped: a machine whose speed wanders within a
-minute, as a shared one's does, is as slow for both. Pairs alternate in who begins.
+the two processes with an engine take turns of half a second, while the other is stopped: a machine
+whose speed wanders within a minute, as a shared one's does, is as slow for both. The rest of the
+stream is never stopped. Pairs alternate in who begins.
 
 Each side's rate is tokens over the seconds of its own turns, from its first prompt to its last
 member. Beside it stands what the thread that owns the engine spent on the processor. For the bar a
@@ -150,7 +151,7 @@ def measure(pairs: int, *, groups: int, overrides: Sequence[str]) -> Iterator[Pa
 
 def by_turns(played: Played, engine: Bare, *, first: str) -> Pair:
     """One pair: the stream and the bare engine, one of them running at a time."""
-    pids = {"service": played.pids, "engine": [engine.pid]}
+    pids = {"service": played.pid, "engine": engine.pid}
     turns = Turns({side: pids[side] for side in sorted(SIDES, key=first.__ne__)})
     engine.pipe.send("go")
     with turns.taken(), ThreadPoolExecutor(1) as aside:
@@ -201,7 +202,6 @@ class Played(NamedTuple):
     """
 
     bus: Bus
-    pids: list[int]
     pid: int
     spent: float
     groups: int
@@ -237,13 +237,12 @@ def stream(run: Run, place: Place) -> Iterator[Played]:
     try:
         pid = await_waiting(bus, "inference", "prompts").beat.pid
         await_waiting(bus, "scoring", "completions")
-        pids = [process.pid for process in children]
         os.kill(pid, signal.SIGSTOP)
         children.append(child("prompting", run, place))
         while not bus.snapshot().places.alive:
             time.sleep(POLL_SECONDS)
         total = len(Path(run.data["path"]).read_text().splitlines())  # type: ignore[index]
-        yield Played(bus, [*pids, children[-1].pid], pid, seconds_of_thread(pid), total)
+        yield Played(bus, pid, seconds_of_thread(pid), total)
     finally:
         bus.groups.finish(1, "done", "measured")
         for process in children:

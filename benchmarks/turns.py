@@ -1,6 +1,6 @@
 """Two sides that take turns on one machine, so that what slows the machine slows both.
 
-A side is a set of processes; while it is not its turn they are stopped by a signal. A machine whose
+A side is a process; while it is not its turn it is stopped by a signal. A machine whose
 speed wanders from second to second then cannot favour either.
 """
 
@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 TURN_SECONDS = 0.5
@@ -19,8 +19,8 @@ TURN_SECONDS = 0.5
 class Turns:
     """`seconds` has the time that each side was running, until it was `done`."""
 
-    def __init__(self, sides: Mapping[str, Sequence[int]]) -> None:
-        """The process ids of each side, in the order of their turns; all of them are stopped."""
+    def __init__(self, sides: Mapping[str, int]) -> None:
+        """The process of each side, in the order of their turns; both are stopped."""
         self._sides = sides
         self._done = {side: threading.Event() for side in sides}
         self.seconds = dict.fromkeys(sides, 0.0)
@@ -57,5 +57,4 @@ class Turns:
         self.seconds[side] += time.perf_counter() - started
 
     def _signal(self, side: str, number: int) -> None:
-        for pid in self._sides[side]:
-            os.kill(pid, number)
+        os.kill(self._sides[side], number)

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Literal
 
 from pipeline.metrics import Metrics
 
 Activity = Literal["busy", "idle", "other"]
 ACTIVITIES: tuple[Activity, ...] = ("busy", "idle", "other")
+
+
+class Block:
+    """A stretch of a loop, timed as a `with` statement."""
+
+    __slots__ = ("_clock", "_started", "activity", "cause", "share")
+
+    def __init__(self, clock: Clock, activity: Activity, cause: str, share: float) -> None:
+        self._clock, self.activity, self.cause, self.share = clock, activity, cause, share
+
+    def __enter__(self) -> None:
+        self._started = self._clock.begin()
+
+    def __exit__(self, *_: object) -> None:
+        self._clock.end(self, self._started)
 
 
 class Clock:
@@ -37,28 +51,30 @@ class Clock:
         self._last: float | None = None
         self._lap: dict[Activity, float] = dict.fromkeys(ACTIVITIES, 0.0)
 
-    @contextmanager
-    def __call__(
-        self, activity: Activity, cause: str = "", *, share: float = 1.0
-    ) -> Iterator[None]:
+    def __call__(self, activity: Activity, cause: str = "", *, share: float = 1.0) -> Block:
         """Times the block; `cause` says what an idle one waits for.
 
         Of a loop that keeps many busy, only a `share` of the time may be spent so: the rest is
         idle, by the same cause.
         """
+        return Block(self, activity, cause, share)
+
+    def begin(self) -> float:
+        """Now, in seconds; with the first block the wall's seconds begin."""
         started = time.perf_counter()
         if self._last is None:
             self._last = started
-        try:
-            yield
-        finally:
-            now = time.perf_counter()
-            spent = share * (now - started)
-            self._spend(activity, spent, cause)
-            if share < 1:
-                self._spend("idle", now - started - spent, cause)
-            self._wall.inc(now - self._last)
-            self._last = now
+        return started
+
+    def end(self, block: Block, started: float) -> None:
+        """The block is over: its seconds are spent, and the wall's go on to here."""
+        now, last = time.perf_counter(), self._last or started
+        spent = block.share * (now - started)
+        self._spend(block.activity, spent, block.cause)
+        if block.share < 1:
+            self._spend("idle", now - started - spent, block.cause)
+        self._wall.inc(now - last)
+        self._last = now
 
     def _spend(self, activity: Activity, seconds: float, cause: str) -> None:
         self._seconds.labels(activity=activity).inc(seconds)
