@@ -11,10 +11,11 @@ DEEPSPEED := DS_BUILD_OPS=0 DS_ACCELERATOR=cpu
 TORCH := $(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
 # vLLM has an environment of its own: it pins a torch, and half its list is of no use to a trainer.
 VLLM_BIN := .venv-vllm/bin
+VLLM_TESTS := tests/engine tests/unit/test_options.py
 VLLM_PIP := $(VLLM_BIN)/pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo smollm2 test long-test mutants compose-test check fmt docs lock bench clean
+.PHONY: help demo smollm2 test long-test mutants compose-test gpu-check check fmt docs lock bench clean
 
 help: ## Say what there is.
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -30,17 +31,20 @@ smollm2: .venv/smollm2 ## Ten steps of a chat model of 135 M parameters, convert
 
 test: .venv/test .venv-vllm/test ## Run every test but the long ones, those of vLLM in its environment.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
-	$(VLLM_BIN)/python -c 'import vllm'
-	OMP_NUM_THREADS=1 $(VLLM_BIN)/python -m pytest -q -m 'vllm and not long'
+	OMP_NUM_THREADS=1 $(VLLM_BIN)/python -m pytest -q -m 'vllm and not long' $(VLLM_TESTS)
 
-long-test: .venv/test ## Run what takes half a minute or more: crashes of two ranks, starved prompts.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m long
+long-test: .venv/test .venv-vllm/test ## Run what takes half a minute or more: crashes of ranks, hosts cut off.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m 'long and not vllm'
+	OMP_NUM_THREADS=1 $(VLLM_BIN)/python -m pytest -q -m 'vllm and long' $(VLLM_TESTS)
 
 mutants: .venv/test ## Break each invariant of docs/architecture.md: a test must see it (some minutes).
 	$(BIN)/python -m tests.mutants
 
 compose-test: .venv/compose ## Train the demo in containers that are killed, cut off and scaled (ten minutes).
 	$(BIN)/python tests/compose/run.py
+
+gpu-check: ## What to run first where there is a GPU: PYTHON is of an environment with vLLM (8 minutes).
+	OMP_NUM_THREADS=1 $(PYTHON) -m benchmarks.gpu_check
 
 check: .venv/test ## Format, lint, types, the generated documentation, and the unit tests.
 	$(BIN)/ruff format --check .

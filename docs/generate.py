@@ -124,6 +124,7 @@ ALIASES = {
     "Positive": "integer ≥ 1",
     "Count": "integer ≥ 0",
     "Seconds": "number > 0",
+    "Service": "service",
     "Spec": "plug-in",
     "Swap": "`keep`, `recompute`, `drain` or `{ max_age = N }`",
     "bool": "`true` or `false`",
@@ -149,6 +150,9 @@ def kind(annotation: ast.expr) -> str:
             return " or ".join(code(ast.unparse(option).strip("'")) for option in options(inner))
         case "list":
             return f"list of {kind(inner)}s"
+        case "dict":
+            key, value = options(inner)
+            return f"table from {kind(key)} to {kind(value)}"
     base, meta = options(inner)
     assert isinstance(meta, ast.Call)
     rules = (f"{SIGNS[str(k.arg)]} {ast.unparse(k.value)}" for k in meta.keywords)

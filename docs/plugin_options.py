@@ -62,9 +62,16 @@ def _known(module: ast.Module) -> dict[str, ast.expr]:
             case ast.Assign([ast.Name(name)], value):
                 out[name] = value
             case ast.ImportFrom(str(source), names) if source.startswith(OURS):
-                theirs = _known(ast.parse((ROOT / f"{source.replace('.', '/')}.py").read_text()))
+                theirs = _known(_parsed(source))
                 out |= {a.name: theirs[a.name] for a in names if a.name in theirs}
     return out
+
+
+def _parsed(module: str) -> ast.Module:
+    """A module, or a package, of ours."""
+    path = ROOT / module.replace(".", "/")
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return ast.parse(file.read_text(encoding="utf-8"))
 
 
 def _kind(annotation: ast.expr, known: Known) -> str:

@@ -7,6 +7,7 @@ from grafana.parts import RUN_VARIABLE, instances, times
 from grafana.queries import RUN, each, gauge, quantile, rate, share
 
 TOKENS = "sluice_inference_tokens_total"
+GAP = "sluice_inference_canary_gap_nats"
 FLIPS = rate("sluice_inference_flips_total")
 
 BOARD = Board(
@@ -123,6 +124,32 @@ BOARD = Board(
             see="Weights cannot be staged",
         ),
         Panel(
+            "Canary",
+            "How far each engine's log-probs of a short fixed prompt are from the trainer's: the "
+            "largest difference, and the mean. Beyond the limit a flip is undone.",
+            (
+                Query(gauge(f'{GAP}{{of="largest"}}', by="instance"), "{{instance}}, largest"),
+                Query(gauge(f'{GAP}{{of="mean"}}', by="instance"), "{{instance}}, mean"),
+                Query(gauge("sluice_inference_canary_limit_nats", act="min"), "limit", bound=True),
+            ),
+            unit="sci",
+            see="The canary's gap",
+        ),
+        Panel(
+            "Since the canary",
+            "How many versions each engine's weights are above those that it was last examined at.",
+            (
+                Query(
+                    f"{gauge('sluice_inference_version', by='instance')} - on(instance) "
+                    f"{gauge('sluice_inference_canary_version', by='instance')}",
+                    "{{instance}}",
+                ),
+            ),
+            unit="short",
+            see="The canary's gap",
+            reach=10,
+        ),
+        Panel(
             "Staging a version",
             "Seconds from the first byte until all is verified, beside the decoding; and those of "
             "them in which it was verified.",
@@ -159,6 +186,23 @@ BOARD = Board(
             (Query(gauge("sluice_inference_decode_step_seconds", by="instance"), "{{instance}}"),),
             unit="s",
             see="Reading the dashboards",
+        ),
+        Row("Endpoint"),
+        Panel(
+            "Requests of others",
+            "Answered or not, and why not, per second.",
+            (Query(rate("sluice_inference_endpoint_requests_total", by="outcome"), "{{outcome}}"),),
+            unit="short",
+            see="Engines starve",
+            stacked=True,
+        ),
+        Panel(
+            "Tokens for others",
+            "Tokens per second that were sampled for the endpoint, beside the run's own.",
+            (Query(rate("sluice_inference_endpoint_tokens_total", by="instance"), "{{instance}}"),),
+            unit="short",
+            see="Engines starve",
+            stacked=True,
         ),
     ),
 )

@@ -203,6 +203,17 @@ BOARD = Board(
             limits=(0.01, 0.1),
         ),
         Panel(
+            "Engines and drift",
+            "The mismatch by its causes. Engines: of tokens that the very weights being trained "
+            "have sampled. Drift: what older ones have besides, since the policy has moved.",
+            (
+                Query(last_step("engine_mismatch_k3_nats"), "engines"),
+                Query(last_step("drift_k3_nats"), "drift"),
+            ),
+            unit="sci",
+            see="Mismatch grows",
+        ),
+        Panel(
             "Effective sample size",
             "Of the last step's tokens, of their number: 1 where engine and trainer agree.",
             (Query(last_step("ess_ratio"), "ESS"),),
@@ -215,7 +226,10 @@ BOARD = Board(
         Panel(
             "Largest gap",
             "Largest |log r| of a token of the last step, in nats.",
-            (Query(last_step("log_ratio_max_nats"), "largest"),),
+            (
+                Query(last_step("log_ratio_max_nats"), "of all"),
+                Query(last_step("engine_log_ratio_max_nats"), "of lag 0"),
+            ),
             unit="short",
             see="Mismatch grows",
         ),
@@ -236,6 +250,13 @@ BOARD = Board(
             "Mismatch by lag",
             "As Mismatch, of the last step's tokens that lagged by so many steps.",
             (Query(by_lag("mismatch_k3_by_lag_nats"), "{{steps}}"),),
+            unit="sci",
+            see="Mismatch grows",
+        ),
+        Panel(
+            "Drift by lag",
+            "As Drift, of the last step's tokens that lagged by so many steps.",
+            (Query(by_lag("drift_k3_by_lag_nats"), "{{steps}}"),),
             unit="sci",
             see="Mismatch grows",
         ),

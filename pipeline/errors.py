@@ -47,6 +47,10 @@ class Fenced(SluiceError):
     """A trainer with a higher epoch leads the run: exit 3."""
 
 
+class EngineLost(SluiceError):
+    """An engine that cannot go on: what it has in hand is handed back, and its process ends."""
+
+
 class WeightsError(SluiceError):
     """A version that cannot be staged: the old one keeps serving."""
 

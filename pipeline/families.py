@@ -8,14 +8,25 @@ from __future__ import annotations
 
 ENGINES = {
     "hf": "services.inference.engines.hf.engine:build",
+    "vllm": "services.inference.engines.vllm.build:build",
     "fake": "services.inference.engines.fake:build",
 }
+ENDPOINTS = {
+    "openai": "services.inference.openai.endpoint:build",
+}
+"""A process answers there what others ask."""
+ALONE = ("vllm",)
+"""Engines that hold one version at a time, and a whole device: held-out answers are graded after
+training, one version after another."""
 ADAPTERS = {
     "lora": "pipeline.model.lora:lora",
 }
 TRANSPORTS = {
     "shm": "pipeline.weights.shm:ShmTransport",
-    "files": "pipeline.weights.files:FilesTransport",
+    "files": "pipeline.weights.files:build",
+    "redis": "pipeline.weights.redis:build",
+    "nccl": "pipeline.weights.nccl:Nccl",
+    "ipc": "pipeline.weights.ipc:Ipc",
 }
 DATASETS = {
     "jsonl": "services.prompting.datasets.jsonl:Jsonl",
@@ -26,7 +37,7 @@ DATASETS = {
 SCORERS = {
     "exact": "services.scoring.scorers.text:exact",
     "regex": "services.scoring.scorers.text:Regex",
-    "math": "services.scoring.scorers.math:Math",
+    "math": "services.scoring.scorers.math.scorer:Math",
     "reasoning_gym": "services.scoring.scorers.gym:ReasoningGym",
     "teacher": "services.scoring.scorers.teacher:Teacher",
     "kl_penalty": "services.scoring.scorers.teacher:KlPenalty",

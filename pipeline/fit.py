@@ -8,25 +8,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pipeline.errors import ConfigError
-from pipeline.families import SCORERS, TEACHING
+from pipeline.families import ALONE, SCORERS, TEACHING
 from pipeline.run import Run, Spec
 from pipeline.verdicts import AT, Term, terms
 
 ADMISSION_SHARE = 0.75
 """Of the server's memory: beyond it nothing is admitted."""
+VERSIONS = 3
+"""Of the weights, where they travel through the server: the newest two, and one that is sent."""
 TOKEN_BYTES = 8
 """Of an id and its log-prob."""
 KEPT_BYTES = 4
 """Of one more id that could have been drawn."""
 
 
-def check_memory(run: Run, limit_bytes: int) -> str | None:
+def check_memory(run: Run, limit_bytes: int, *, version_bytes: int = 0) -> str | None:
     """What the server's memory, 0 for no limit, will slow down; None where nothing is amiss.
 
     Raises ConfigError where one step's groups may not fit while they wait for each other: then
-    nothing is admitted, and nothing is ever trained to make room.
+    nothing is admitted, and nothing is ever trained to make room. A version of the weights takes
+    `version_bytes` there, and there may be VERSIONS of them.
     """
-    room = ADMISSION_SHARE * limit_bytes
+    weights = VERSIONS * version_bytes
+    room = ADMISSION_SHARE * limit_bytes - weights
     token = TOKEN_BYTES + KEPT_BYTES * run.sampling.top_k
     group = run.groups.members * run.sampling.max_tokens * token
     if not limit_bytes or run.window * group <= room:
@@ -40,9 +44,10 @@ def check_memory(run: Run, limit_bytes: int) -> str | None:
         "maxmemory of the server",
         limit_bytes,
         rule=f"the {run.groups.per_step} groups of one step may take"
-        f" {_mb(run.groups.per_step * group)} at their longest, and beyond 75 % of it nothing is"
-        " admitted, so that a step may never be full",
-        remedy="raise it, or lower sampling.max_tokens, groups.members or groups.per_step",
+        f" {_mb(run.groups.per_step * group)} at their longest{_besides(weights)}, and beyond 75 %"
+        " of it nothing is admitted, so that a step may never be full",
+        remedy="raise it, or lower sampling.max_tokens, groups.members or groups.per_step"
+        + (", or have the weights travel another way" if weights else ""),
     )
 
 
@@ -97,6 +102,11 @@ def drawbacks(run: Run, *, examples: int, context: int | None) -> Iterator[str]:
             f"up.inference = {run.up.inference}: engines share a window of {run.window} groups,"
             " so that some have nothing to do"
         )
+    if run.evaluation and run.evaluation.meanwhile and _name(run.inference.engine) in ALONE:
+        yield (
+            f"evaluation.meanwhile: the engine {_name(run.inference.engine)} holds one version at a"
+            " time, so that held-out answers are graded after training, on weights kept on disk"
+        )
     if context is not None and run.sampling.max_tokens >= context:
         yield (
             f"sampling.max_tokens = {run.sampling.max_tokens}: the model's context holds {context}"
@@ -121,6 +131,10 @@ def _may_teach(spec: Spec) -> bool:
 
 def _name(spec: Spec) -> str:
     return spec if isinstance(spec, str) else str(spec.get("use", ""))
+
+
+def _besides(weights: int) -> str:
+    return f", {VERSIONS} versions of the weights {_mb(weights)}" if weights else ""
 
 
 def _mb(count: float) -> str:

@@ -17,6 +17,8 @@ from msgspec import Struct
 
 from pipeline import disk
 from pipeline.errors import ConfigError, SluiceError
+from pipeline.families import ALONE
+from pipeline.plugins import name_of
 from pipeline.run import Run
 
 FILE = "evaluation.json"
@@ -125,8 +127,18 @@ def summary(
 
 
 def meanwhile(run: Run) -> int:
-    """Versions between two that are graded while the run goes on; 0: none is."""
-    return run.evaluation.every if run.evaluation and run.evaluation.meanwhile else 0
+    """Versions between two that are graded while the run goes on; 0: none is.
+
+    None, either, where the run's engines hold one version at a time.
+    """
+    if run.evaluation is None or not run.evaluation.meanwhile:
+        return 0
+    return 0 if is_alone(run) else run.evaluation.every
+
+
+def is_alone(run: Run) -> bool:
+    """Whether an engine of the run's takes a whole device."""
+    return name_of(run.inference.engine, "inference.engine") in ALONE
 
 
 def kept_versions(folder: Path) -> list[KeptVersion]:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from pipeline.bus.bus import Bus, Pulse
 from pipeline.bus.connection import patience
+from pipeline.bus.errors import Unreachable
 from pipeline.errors import Gone, SluiceError
 from pipeline.messages import Beat, Starved
 from pipeline.metrics import Metrics
@@ -33,6 +34,8 @@ BEAT_SECONDS = 1.0
 PATIENCE_SECONDS = 10.0
 TRY_SECONDS = 2.0
 """For one beat: whoever gets no answer says so before the patience of its other acts is over."""
+OUTAGE_SECONDS = 600.0
+"""Without a server, at most, for whoever can do without one for a while."""
 
 
 class Wait(NamedTuple):
@@ -54,6 +57,7 @@ class Life:
         metrics: Metrics,
         http: str = "",
         beat_seconds: float = BEAT_SECONDS,
+        outage_seconds: float = OUTAGE_SECONDS,
     ) -> None:
         self.service, self.instance, self.http = service, instance, http
         self.boot = _new_boot(instance)
@@ -61,10 +65,12 @@ class Life:
         self.version = self.pinned = -1
         self.pulse = Pulse(version=-1, step=0, stop="", reason="", closed=())
         self._bus, self._metrics, self._beat_seconds = bus, metrics, beat_seconds
+        self._outage_seconds = outage_seconds
         now = time.monotonic()
         self._wait, self._turn_at, self._long = Wait("start", now), now, False
         self._alive_until = now + PATIENCE_SECONDS
         self._heard_at, self._unheard = now, ""
+        self._lost_at: float | None = None  # since when the server has not answered
         self.also: Callable[[], None] = lambda: None  # after each beat, in its thread
         self.starved: tuple[Starved, ...] = ()  # set by the trainer
         self.signal = ""
@@ -115,12 +121,13 @@ class Life:
         """One more turn of the loop. Returns held groups that were closed.
 
         `moved`: some of what was waited for has come, so that the wait begins anew. Raises Gone,
-        and whatever ended the thread that beats.
+        SluiceError after `outage_seconds`, and whatever ended the thread that beats.
         """
         now = self._turn_at = time.monotonic()
         self._alive_until = max(self._alive_until, now + PATIENCE_SECONDS)
         if moved or waiting_for != self._wait.what:
             self._wait = Wait(waiting_for, now)
+        self._check_outage()
         with self._lock:
             if self._error is not None:
                 raise self._error
@@ -146,12 +153,28 @@ class Life:
             self._alive_until = now + PATIENCE_SECONDS
 
     def reborn(self) -> str:
-        """A new boot after Gone: the old one's work is others' now."""
+        """A new boot after Gone: the old one's work is others' now.
+
+        Waits for the server, if that is away, for as long as `progress` would, or until a signal
+        asks for a stop. Raises Unreachable, or SluiceError.
+        """
         with self._lock:
             self.boot = _new_boot(self.instance)
             self._held, self._closed, self._gone = (), set(), False
-        self._beat()
-        return self.boot
+        with self.long("the server", self._outage_seconds):
+            while True:
+                try:
+                    self._beat()
+                    return self.boot
+                except Unreachable:
+                    if self.signal:
+                        raise
+                    self._check_outage()
+
+    def _check_outage(self) -> None:
+        since, most = self._lost_at, self._outage_seconds
+        if since is not None and time.monotonic() - since > most:
+            raise SluiceError(f"no server for {most:.0f} s: {self._unheard}")
 
     def end(self) -> None:
         """The last beat carries the last numbers; why the process ends is not for it to say."""
@@ -174,6 +197,8 @@ class Life:
                     self.also()
                 self._note("")
             except SluiceError as exc:  # the main loop meets it too, and decides
+                if isinstance(exc, Unreachable) and self._lost_at is None:
+                    self._lost_at = time.monotonic()
                 self._note(str(exc))
             except Exception as exc:  # raised again in the main loop, by progress
                 self._error = exc
@@ -197,7 +222,7 @@ class Life:
             with self._lock:
                 self._gone |= boot == self.boot
             return
-        self._heard_at = time.monotonic()
+        self._heard_at, self._lost_at = time.monotonic(), None
         with self._lock:
             self.pulse = pulse
             if boot == self.boot:

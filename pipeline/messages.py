@@ -156,6 +156,17 @@ class Blob(Struct, frozen=True, kw_only=True, tag="blob/1"):
     digest: str
 
 
+class Canary(Struct, frozen=True, kw_only=True):
+    """A short prompt (`ids` int32 [T]) and what the trainer finds of it under a version.
+
+    `logprobs` (float32 [T - 1]) are those of all ids but the first, each given the ids before it,
+    at temperature 1 over the whole vocabulary.
+    """
+
+    ids: bytes
+    logprobs: bytes
+
+
 class Manifest(Struct, frozen=True, kw_only=True, tag="manifest/1"):
     """A version of the policy's weights as announced: what to fetch, where, and its proof."""
 
@@ -166,6 +177,7 @@ class Manifest(Struct, frozen=True, kw_only=True, tag="manifest/1"):
     location: str
     tensors: tuple[Tensor, ...] = ()
     base: int | None = None
+    canary: Canary | None = None
 
 
 class Starved(Struct, frozen=True, array_like=True):

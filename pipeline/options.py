@@ -35,8 +35,8 @@ FAMILIES: dict[str, plugins.Table] = {
 """The keys that take a plug-in, and what each can name."""
 
 GIVEN = {
-    "weights": {"run"},
-    "inference.engine": {"boot", "swap"},
+    "weights": {"run", "redis"},
+    "inference.engine": {"boot", "swap", "origin", "canary_gap"},
     "training.sinks": {"folder"},
     AT: {"policy"},
 }
@@ -98,8 +98,23 @@ def written(module: str, attribute: str) -> Written | None:
     if tree is None or [*_binders(tree, attribute)] != [True]:
         return None
     found = next(n for n in tree.body if getattr(n, "name", None) == attribute)
+    if isinstance(found, ast.ClassDef) and (base := _base(found, tree)):
+        return written(*base)
     arguments = _made(found) if isinstance(found, ast.ClassDef) else _called(found)
     return Written(arguments, tree) if arguments else None
+
+
+def _base(found: ast.ClassDef, tree: ast.Module) -> tuple[str, str] | None:
+    """Module and name of the class whose maker a class has, where it has none of its own."""
+    names = {getattr(node, "name", "") for node in found.body}
+    if len(found.bases) != 1 or found.decorator_list or names & {"__init__", "__new__"}:
+        return None
+    for node in tree.body:
+        match node, found.bases[0]:
+            case ast.ImportFrom(str(module), aliases, 0), ast.Name(base):
+                if any(alias.name == base and alias.asname is None for alias in aliases):
+                    return module, base
+    return None
 
 
 def _source(module: str) -> ast.Module | None:

@@ -28,8 +28,9 @@ EXTRAS = {
     "pyarrow": "data",
     "datasets": "data",
     "reasoning_gym": "data",
-    "math_verify": "score",
+    "mpmath": "score",
     "deepspeed": "deepspeed",
+    "vllm": "vllm",
     "tensorboard": "tensorboard",
     "wandb": "wandb",
 }
@@ -51,10 +52,14 @@ def options_of(spec: Spec) -> dict[str, Any]:
 
 
 def make(table: Table, spec: Spec, *args: object, at: str, **given: object) -> Any:
-    """A part, by calling the plug-in with `args`, the spec's options, and what is `given`."""
+    """A part, by calling the plug-in with `args`, the spec's options, and what is `given`.
+
+    Of what is `given` a plug-in gets what it has a keyword-only parameter for.
+    """
     thing = find(table, spec, at)
-    options = check(thing, options_of(spec), at, given=frozenset(given))
-    return thing(*args, **given, **options)
+    mine = _taken(thing, given)
+    options = check(thing, options_of(spec), at, given=frozenset(mine))
+    return thing(*args, **mine, **options)
 
 
 def build(table: Table, spec: Spec, *, at: str, **given: object) -> Any:
@@ -63,10 +68,15 @@ def build(table: Table, spec: Spec, *, at: str, **given: object) -> Any:
     Of what is `given` a plug-in gets what it has a keyword-only parameter for.
     """
     thing = find(table, spec, at)
-    names = inspect.signature(thing).parameters if given else {}
-    mine = {name: value for name, value in given.items() if name in names}
+    mine = _taken(thing, given)
     options = check(thing, options_of(spec), at, given=frozenset(mine)) | mine
     return thing(**options) if inspect.isclass(thing) else functools.partial(thing, **options)
+
+
+def _taken(thing: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What the plug-in has a keyword-only parameter for."""
+    names = inspect.signature(thing).parameters if given else {}
+    return {name: value for name, value in given.items() if name in names}
 
 
 def locate(table: Table, spec: Spec, at: str) -> tuple[str, str]:

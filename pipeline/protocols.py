@@ -86,6 +86,10 @@ class Engine(Protocol):
         """Of the last step that was made."""
 
     @property
+    def slots(self) -> int:
+        """How many sequences it draws for at once, at most."""
+
+    @property
     def busy(self) -> bool:
         """Whether a step would do anything. May be asked from any thread."""
 
@@ -130,6 +134,13 @@ class Engine(Protocol):
     def fingerprint(self) -> str:
         """Of the live parameters, in the transport's dtype. Safe from a second thread."""
 
+    def logprobs(self, ids: Sequence[int]) -> list[float]:
+        """Of ids[1:], each given those before it, at temperature 1 over the whole vocabulary.
+
+        Under what serves now, in one short forward pass between two steps. Sequences in flight do
+        not notice. Raises Refused for ids that the model does not have, or has no room for.
+        """
+
     def pin(self) -> Engine | None:
         """An engine beside this one over the weights that serve now, whatever is adopted later.
 
@@ -139,17 +150,38 @@ class Engine(Protocol):
     def close(self) -> None: ...
 
 
+class Held(NamedTuple):
+    """A version that a receiver has whole, bit for bit as announced; nobody writes into it."""
+
+    version: int
+    fingerprint: str
+    tensors: Mapping[str, torch.Tensor]
+
+
 class Transport(Protocol):
     """Moves named tensors and nothing else."""
 
-    def send(self, version: int, tensors: Iterable[tuple[str, torch.Tensor]], *, epoch: int) -> str:
+    def send(
+        self,
+        version: int,
+        tensors: Iterable[tuple[str, torch.Tensor]],
+        *,
+        epoch: int,
+        fingerprint: str = "",
+    ) -> str:
         """Make the tensors fetchable, whole or not at all; the location for the manifest.
 
-        `epoch` is the trainer's, of which one that was replaced has a lower one.
+        `epoch` is the trainer's, of which one that was replaced has a lower one; `fingerprint` is
+        the manifest's. The tensors may be kept, and so must not be changed afterwards.
         """
 
-    def receive(self, manifest: Manifest) -> Iterator[tuple[str, torch.Tensor]]:
-        """The tensors, in any order; raises WeightsError where they cannot be had."""
+    def receive(
+        self, manifest: Manifest, held: Held | None = None
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """The tensors, in any order; raises WeightsError where they cannot be had.
+
+        Of a version that is `held` already, what did not change may be yielded as it is there.
+        """
 
     def drop(self, version: int) -> None:
         """The version will not be fetched any more."""

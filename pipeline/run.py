@@ -158,11 +158,22 @@ class Inference(Section, frozen=True, kw_only=True):
     """[inference]: the engines."""
 
     engine: Spec = "hf"
-    """The engine: hf, fake."""
+    """The engine: hf, vllm, fake."""
     swap: Swap = "keep"
     """Sequences in flight at a flip go on with their KV cache (keep) or with one made anew
     (recompute), the latter only where it has tokens more than N versions old (`{ max_age = N }`);
     or they are finished first, and none is begun meanwhile (drain)."""
+    canary_every: Count = 10
+    """Flips, from the first on, of which one is examined: the engine scores a short fixed prompt,
+    and the trainer's own log-probs of it are the measure; 0: none."""
+    canary_gap: Annotated[float, Meta(gt=0)] | None = None
+    """Nats by which one of these log-probs may differ. Beyond it the flip is undone, and after the
+    second time the engine is quarantined. Left out: 0.001, or 1 where either side computes in
+    bfloat16."""
+    endpoint: Count = 0
+    """Sequences of others' requests that an engine samples at once, beside the run's own: at most
+    half of its slots. It answers them as OpenAI's API does, at /v1 of the process's `--http`
+    address. 0: no endpoint."""
 
 
 class Scoring(Section, frozen=True, kw_only=True):
@@ -283,6 +294,9 @@ class Evaluation(Section, frozen=True, kw_only=True):
     weights that are kept on disk."""
 
 
+Service = Literal["training", "inference", "scoring", "prompting"]
+
+
 class Up(Section, frozen=True, kw_only=True):
     """[up]: what `sluice up` starts on this machine."""
 
@@ -295,6 +309,9 @@ class Up(Section, frozen=True, kw_only=True):
     `deepspeed` does."""
     restarts: Count = 3
     """How often one process may die before the run fails."""
+    python: dict[Service, str] = {}
+    """The interpreters of services that need another environment than this one, by service:
+    training, inference (it grades as well), scoring, prompting. Each needs Sluice, too."""
 
 
 class Run(Section, frozen=True, kw_only=True):
@@ -307,7 +324,11 @@ class Run(Section, frozen=True, kw_only=True):
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] = 0
     """Of the order of the data and of every member's noise."""
     weights: Spec = "shm"
-    """How new weights travel: shm (one machine), files (a `folder` that all machines share)."""
+    """How new weights travel: shm (one machine), files (a `folder` that all machines share, or a
+    URL that fsspec has a driver for, such as s3://BUCKET/PREFIX), redis (through the run's own
+    server), or into the memory of vLLM's engines: nccl, and ipc on one GPU. With `whole_every = 20`
+    files and redis carry all of a version every 20th time, otherwise what changed since the one
+    before, to the bit."""
     model: Model
     data: Spec
     """The data set: jsonl, parquet, hf, reasoning_gym."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,9 @@ from pipeline.logs import say_why
 from pipeline.metrics import Metrics
 
 OWN_PACKAGES = ("pipeline", "services")
+
+CLIENT_SECONDS = 60.0
+"""For a client that neither sends nor takes anything."""
 
 EXIT_DONE, EXIT_FAILED, EXIT_INPUT, EXIT_FENCED = 0, 1, 2, 3
 
@@ -51,21 +55,22 @@ def needs(extra: str, *, what: str) -> Iterator[None]:
 class Http:
     """/metrics, /healthz (the loop makes progress) and /readyz (it does its work) in a thread.
 
-    `trouble` says why it is not ready; empty where it is.
+    `trouble` says why it is not ready; empty where it is. What is asked beside those goes to
+    `beside`, which answers it, or says that it does not.
     """
 
     def __init__(self, metrics: Metrics, address: str = "127.0.0.1:0") -> None:
         self.healthy: Callable[[], bool] = lambda: True
         self.trouble: Callable[[], str] = lambda: "it starts"
+        self.beside: Callable[[BaseHTTPRequestHandler], bool] = lambda request: False
         host, _, port = address.rpartition(":")
         handler = _handler(self, metrics)
         try:
-            self._server = ThreadingHTTPServer((host or "127.0.0.1", int(port)), handler)
+            self._server = _Server((host or "127.0.0.1", int(port)), handler)
         except (OSError, ValueError, OverflowError) as exc:
             remedy = "name a free HOST:PORT, or port 0 for any"
             rule = f"cannot be listened on ({exc})"
             raise ConfigError("--http", address, rule=rule, remedy=remedy) from exc
-        self._server.daemon_threads = True
         bound_host, bound_port = self._server.server_address[:2]
         self.address = f"{bound_host!s}:{bound_port}"
         threading.Thread(target=self._server.serve_forever, name="http", daemon=True).start()
@@ -76,25 +81,42 @@ class Http:
         self._server.server_close()
 
 
-def _handler(http: Http, metrics: Metrics) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if self.path == "/metrics":
-                self._reply(200, metrics.exposition())
-            elif self.path == "/healthz":
-                self._verdict("" if http.healthy() else "its loop makes no progress")
-            elif self.path == "/readyz":
-                self._verdict(http.trouble())
-            else:
-                self._reply(404, b"known: /metrics /healthz /readyz\n")
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128  # connections that wait for their thread
 
-        def _verdict(self, trouble: str) -> None:
-            self._reply(503 if trouble else 200, f"{trouble or 'ok'}\n".encode())
+    def handle_error(self, request: object, client_address: object) -> None:
+        if not isinstance(sys.exception(), OSError):  # a client that has gone is no error
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
+
+
+def _handler(http: Http, metrics: Metrics) -> type[BaseHTTPRequestHandler]:
+    pages: dict[str, Callable[[], tuple[int, bytes]]] = {
+        "/metrics": lambda: (200, metrics.exposition()),
+        "/healthz": lambda: _verdict("" if http.healthy() else "its loop makes no progress"),
+        "/readyz": lambda: _verdict(http.trouble()),
+    }
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"  # whoever sends a long body asks first
+        timeout = CLIENT_SECONDS
+        disable_nagle_algorithm = True
+
+        def do_GET(self) -> None:
+            if page := pages.get(self.path):
+                self._reply(*page())
+            elif not http.beside(self):
+                self._reply(404, f"known: {' '.join(pages)}\n".encode())
+
+        def do_POST(self) -> None:
+            if not http.beside(self):
+                self._reply(404, b"nothing is to be posted here\n")
 
         def _reply(self, status: int, body: bytes) -> None:
             self.send_response(status)
             self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
             self.send_header("Content-Length", str(len(body)))
+            self.send_header("Connection", "close")
             self.end_headers()
             self.wfile.write(body)
 
@@ -102,6 +124,10 @@ def _handler(http: Http, metrics: Metrics) -> type[BaseHTTPRequestHandler]:
             logging.getLogger(__name__).debug(format, *args)
 
     return Handler
+
+
+def _verdict(trouble: str) -> tuple[int, bytes]:
+    return 503 if trouble else 200, f"{trouble or 'ok'}\n".encode()
 
 
 def _say(exc: SluiceError, code: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import logging
 import os
 import re
@@ -16,8 +17,10 @@ from pipeline.fit import check_memory, check_rewards
 from pipeline.life import Life
 from pipeline.logs import LogFormat, configure_logs, log_version
 from pipeline.metrics import Metrics
+from pipeline.model.likeness import likeness, room
 from pipeline.run import Run
 from pipeline.serve import Http, needs
+from pipeline.weights.size import version_bytes
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +52,7 @@ def serve(
         return
     bus = Bus.connect(redis, run.name)
     open_run(bus, run)
+    compare(service, bus, run)
     metrics = Metrics(service, run=run.name, instance=instance)
     door = Http(metrics, http)
     life = Life(bus, service, instance, metrics=metrics, http=door.address)
@@ -56,7 +60,7 @@ def serve(
     log_version(lambda: life.version)
     life.start()
     try:
-        part = _build(service, run, bus, life=life, metrics=metrics)
+        part = _build(service, run, bus, life=life, metrics=metrics, door=door)
         door.trouble = lambda: life.trouble
         log.info("serving /metrics at http://%s/metrics", door.address)
         part.run()
@@ -82,8 +86,22 @@ def open_run(bus: Bus, run: Run, **more: str) -> None:
         group_deadline_seconds=run.groups.deadline_seconds,
         enough=run.groups.enough or run.groups.members,
     )
-    if said := check_memory(run, bus.snapshot().server.limit_bytes):
+    limit_bytes = bus.snapshot().server.limit_bytes
+    if said := check_memory(run, limit_bytes, version_bytes=version_bytes(run)):
         log.warning(said)
+
+
+def compare(service: str, bus: Bus, run: Run) -> None:
+    """Raises ConfigError, with both sides' values, where this machine's model is not the run's."""
+    told = likeness(run) | (room(run) if service == "inference" else {})
+    try:
+        open_run(bus, run, **told)
+    except ConfigError as exc:
+        if exc.where not in told:
+            raise
+        where = f"{exc.where} of {run.model.path} on {os.uname().nodename}"
+        remedy = "give all machines of the run the same, or choose another run name"
+        raise ConfigError(where, exc.value, rule=exc.rule, remedy=remedy) from exc
 
 
 def _check_name(instance: str) -> None:
@@ -101,11 +119,15 @@ def _assist(run: Run, redis: str) -> None:
         import_module("services.training.parts").assist(run, bus.groups.fetch)
 
 
-def _build(service: str, run: Run, bus: Bus, *, life: Life, metrics: Metrics) -> Any:
+def _build(service: str, run: Run, bus: Bus, **around: object) -> Any:
+    """Of what is around its loop a service is given what it has a parameter for."""
+    life = around["life"]
+    assert isinstance(life, Life)
     with needs(EXTRAS[service], what=f"sluice {service}"):
         with life.long("its libraries", IMPORT_SECONDS):  # torch from a cold disk, for one
             module = _imported(f"services.{service}.build")
-        return module.build(run, bus, life=life, metrics=metrics)
+        names = inspect.signature(module.build).parameters
+        return module.build(run, bus, **{n: part for n, part in around.items() if n in names})
 
 
 def _imported(name: str) -> Any:

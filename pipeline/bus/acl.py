@@ -59,7 +59,7 @@ RIGHTS = {
     ),
     "training": Rights(
         acts=f"{_JOIN} lead collect commit refuse expire announce rollback finish conclude forgo",
-        commands="get hget hgetall zcard zcount zrange zrangebyscore",
+        commands="exists get hdel hget hgetall hset unlink zcard zcount zrange zrangebyscore",
         writes="*",
     ),
     "watch": Rights(

@@ -60,9 +60,11 @@ class Bus:
     Acts raise Unreachable after bounded retries, and SluiceError where the run is not open.
     """
 
-    def __init__(self, client: redis.Redis, run: str, *, piece_bytes: int = PIECE_BYTES) -> None:
-        """Cargo above `piece_bytes` travels in pieces of that size."""
-        self._client, self._run = client, run
+    def __init__(
+        self, client: redis.Redis, run: str, *, piece_bytes: int = PIECE_BYTES, url: str = ""
+    ) -> None:
+        """Cargo above `piece_bytes` travels in pieces of that size; `url` is where `client` is."""
+        self._client, self._run, self.url = client, run, url
         self._keys = Keys(run)
         self._scripts = Scripts(client, self._keys)
         blobs = Blobs(self._scripts, piece_bytes)
@@ -76,7 +78,7 @@ class Bus:
     @classmethod
     def connect(cls, url: str, run: str) -> Bus:
         """`url` is redis://, rediss:// or unix://; raises ConfigError where the server is unfit."""
-        return cls(connect(url), run)
+        return cls(connect(url), run, url=url)
 
     def open(
         self,

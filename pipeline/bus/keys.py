@@ -44,6 +44,10 @@ class Keys:
         """The hash with the cargo of one group."""
         return f"{self.prefix}g:{group}"
 
+    def weights(self, lane: str, name: str) -> str:
+        """The hash with the pieces of a version, or the index of a lane."""
+        return f"{self.prefix}weights:{lane}:{name}"
+
     def piece(self, blob: str, number: int) -> str:
         """The string with one piece of large cargo."""
         return f"{self.prefix}b:{blob}:{number}"

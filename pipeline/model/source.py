@@ -42,10 +42,16 @@ def context_of(config: Mapping[str, Any]) -> int | None:
 
 def context_in(path: str) -> int | None:
     """That of the model in a folder, where its configuration can be read."""
+    return context_of(read_json(Path(path) / "config.json"))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A file of the model's; empty where it cannot be read, which whoever loads it will say."""
     try:
-        return context_of(json.loads((Path(path) / "config.json").read_bytes()))
-    except (OSError, ValueError, AttributeError):
-        return None
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def refuse(path: str, what: str, exc: Exception) -> NoReturn:

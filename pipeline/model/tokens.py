@@ -86,6 +86,13 @@ class Tokenizer:
             )
         )
 
+    def pieces(self, ids: bytes) -> list[str]:
+        """Each token's own text, special ones too; one may be no text without its neighbours."""
+        return [
+            str(self._tokenizer.decode([one], clean_up_tokenization_spaces=False))
+            for one in array("i", ids)
+        ]
+
     def save(self, folder: str) -> None:
         """Beside a model's weights, so that the folder can be loaded by itself."""
         self._tokenizer.save_pretrained(folder)

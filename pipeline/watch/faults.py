@@ -14,6 +14,10 @@ LEDGER = "ledger"
 ADMISSION_SHARE = 0.75
 """Of maxmemory: beyond it nothing is admitted (bus/lua/admit.lua)."""
 LEAST_DISK_BYTES = 1 << 28
+CANARY_GAP = 'canary_gap_nats{of="largest"}'
+"""The gauge of an engine's beat."""
+NEAR_SHARE = 0.75
+"""Of the largest gap that an engine's canary may have, as in the alert on it."""
 
 
 def imbalance(snapshot: Snapshot) -> int:
@@ -47,15 +51,18 @@ def of_server(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def of_processes(snapshot: Snapshot) -> Iterator[Finding]:
-    """Missing, silent, stalled, quarantined, without disk."""
+    """Missing, silent, stalled, quarantined, without disk, or near a quarantine."""
     processes = present(snapshot)
     alive = {seen.beat.service for seen in processes if seen.alive}
     for service in SERVICES:
         if service not in alive:
             yield Finding("missing", service, f"no process of {service} is alive")
     for seen in processes:
+        who = seen.beat.instance
         for kind, sentence in _of_process(seen):
-            yield Finding(kind, seen.beat.instance, f"{seen.beat.instance} {sentence}")
+            yield Finding(kind, who, f"{who} {sentence}")
+        if sentence := _canary(seen):
+            yield Finding("canary", who, f"{who} {sentence}", grave=False)
 
 
 def _of_process(seen: Seen) -> Iterator[tuple[str, str]]:
@@ -71,3 +78,16 @@ def _of_process(seen: Seen) -> Iterator[tuple[str, str]]:
     free = seen.beat.gauges.get("disk_free_bytes", LEAST_DISK_BYTES)
     if free < LEAST_DISK_BYTES:
         yield "disk", f"writes to a disk that is full: {megabytes(free)} are left"
+
+
+def _canary(seen: Seen) -> str:
+    """An engine that is on its way to a quarantine; who is in it has said by how much."""
+    gauges = seen.beat.gauges
+    gap, limit = gauges.get(CANARY_GAP, 0.0), gauges.get("canary_limit_nats")
+    if limit is None or seen.quarantined or not gap > NEAR_SHARE * limit:
+        return ""
+    canary = f"the canary of version {gauges.get('canary_version', -1):.0f}"
+    return (
+        f"computes log-probs {gap:.2g} nats off the trainer's ({canary}),"
+        f" and is quarantined beyond {limit:g}"
+    )

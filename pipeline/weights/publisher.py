@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pipeline import messages
-from pipeline.messages import Manifest
+from pipeline.messages import Canary, Manifest
 from pipeline.model.fingerprint import Named, describe_all, fingerprint_of
 from pipeline.protocols import Transport
 
@@ -26,6 +26,7 @@ class _Version(NamedTuple):
     version: int
     step: int
     tensors: dict[str, Tensor]
+    canary: Canary | None
 
 
 class Publisher:
@@ -56,12 +57,14 @@ class Publisher:
         self._sending = False
         self._error: Exception | None = None
 
-    def publish(self, version: int, step: int, tensors: Named) -> None:
+    def publish(
+        self, version: int, step: int, tensors: Named, *, canary: Canary | None = None
+    ) -> None:
         """Returns after one copy. Raises what the sender met since, and then publishes nothing."""
         self.check()
         copied = {name: self._copy(tensor) for name, tensor in tensors}
         with self._idle:
-            self._waiting = _Version(version, step, copied)
+            self._waiting = _Version(version, step, copied, canary)
             if not self._sending:
                 self._sending = True
                 threading.Thread(target=self._send_all, name="publisher", daemon=True).start()
@@ -118,15 +121,18 @@ class Publisher:
 
     def _send(self, version: _Version) -> None:
         entries = (*describe_all(version.tensors.items()), *self._frozen)
-        tensors, epoch = version.tensors.items(), self.epoch
-        location = self._transport.send(version.version, tensors, epoch=epoch)
+        fingerprint = fingerprint_of(entries)
+        location = self._transport.send(
+            version.version, version.tensors.items(), epoch=self.epoch, fingerprint=fingerprint
+        )
         manifest = Manifest(
             version=version.version,
             step=version.step,
             epoch=self.epoch,
-            fingerprint=fingerprint_of(entries),
+            fingerprint=fingerprint,
             location=location,
             tensors=entries,
+            canary=version.canary,
         )
         with self._announcing:
             self._announce(manifest)

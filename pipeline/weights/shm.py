@@ -6,11 +6,13 @@ Plain files, since `multiprocessing.shared_memory` unlinks a segment when its ma
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
-from pipeline.messages import Manifest
+from torch import Tensor
+
 from pipeline.weights.folders import Folder, default_root, sweep
-from pipeline.weights.store import Store
+from pipeline.weights.store import Store, name_of, read, write
 
 
 class ShmTransport(Store):
@@ -22,7 +24,8 @@ class ShmTransport(Store):
 
     def __init__(self, *, folder: str | None = None, run: str) -> None:
         """`folder` is shared by all processes of the run on this machine; opens nothing."""
-        super().__init__(Path(folder) if folder else default_root(), run)
+        self._root, self._run = Path(folder) if folder else default_root(), run
+        super().__init__(str(self._root))
         self._own: Folder | None = None
 
     def close(self) -> None:
@@ -31,11 +34,17 @@ class ShmTransport(Store):
             self._own.close()
         self._own, self._sent = None, {}
 
-    def _home(self, epoch: int) -> Path:
+    def _write(self, version: int, epoch: int, tensors: dict[str, Tensor]) -> str:
         if self._own is None:
             self._own = Folder(self._root, self._run)
             sweep(self._root)
-        return self._own.path
+        return str(write(self._own.path / name_of(version, epoch), tensors))
 
-    def _find(self, manifest: Manifest) -> Path:
-        return Path(manifest.location)
+    def _read(self, location: str) -> Iterator[tuple[str, Tensor]]:
+        yield from read(Path(location))
+
+    def _remove(self, location: str) -> None:
+        Path(location).unlink(missing_ok=True)
+
+    def _is_there(self, location: str) -> bool:
+        return Path(location).exists()

@@ -11,9 +11,9 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 
-from pipeline.bus.errors import Unannounced
+from pipeline.bus.errors import Unannounced, Unreachable
 from pipeline.bus.versions import Confirmation, Versions
-from pipeline.errors import Gone, WeightsError
+from pipeline.errors import ConfigError, Gone, WeightsError
 from pipeline.messages import Manifest, Span
 from pipeline.protocols import Engine
 
@@ -74,11 +74,17 @@ class Subscriber:
     def failed(self, reason: str) -> None:
         """What was offered could not be staged: offer it again, later each time.
 
-        Raises WeightsError after the last try. A newer version starts afresh.
+        Raises WeightsError after the last try, or ConfigError where no version could ever be. A
+        newer version starts afresh.
         """
         self._failures += 1
         if self._failures >= MOST_TRIES:
-            raise WeightsError(f"{reason} ({MOST_TRIES} tries); version {self._engine.version} ran")
+            tried = f"{reason} ({MOST_TRIES} tries)"
+            if self._engine.version < 0:
+                remedy = "give this machine the trainer's model and its way to the weights"
+                raise ConfigError("weights", None, rule=tried, remedy=remedy)
+            raise WeightsError(f"{tried}; version {self._engine.version} ran")
+        self._newest = None  # it may have been sent anew, and be elsewhere now
         pause = self._retry_seconds * 2 ** (self._failures - 1)
         self._retry_at = time.monotonic() + min(pause, LONGEST_RETRY_SECONDS)
 
@@ -87,6 +93,11 @@ class Subscriber:
         with self._changed:
             self._confirming = self._flipped = version
             self._changed.notify_all()
+
+    def refuse(self, reason: str) -> None:
+        """The engine flipped, and whoever looked says that it is wrong: the bus is not asked."""
+        with self._changed:
+            self._wrong = reason
 
     @property
     def wrong(self) -> str:
@@ -186,13 +197,8 @@ class Subscriber:
     def _watch(self) -> None:
         try:
             while not self._closed:
-                self._look()
-                for version, fingerprint in [*self._doubted.items()]:
-                    self._prove(version, fingerprint)
-                if (flipped := self._confirming) is not None:
-                    self._prove(flipped)
-                if self._quarantine and self._told != self._engine.boot:
-                    self._tell()
+                with suppress(Unreachable):  # for how long, the engine's thread decides
+                    self._turn()
                 with self._changed:
                     if not self._unproven and not self._closed:
                         busy = self._engine.busy
@@ -202,8 +208,18 @@ class Subscriber:
                 self._error = exc
                 self._changed.notify_all()
 
+    def _turn(self) -> None:
+        self._look()
+        for version, fingerprint in [*self._doubted.items()]:
+            self._prove(version, fingerprint)
+        if (flipped := self._confirming) is not None:
+            self._prove(flipped)
+        if self._quarantine and self._told != self._engine.boot:
+            self._tell()
+
     def _look(self) -> None:
-        newest = self._versions.newest(after=self._newest.version if self._newest else -1)
+        known = self._newest
+        newest = self._versions.newest(after=known.version if known else -1)
         if newest is not None:
             with self._changed:
                 self._newest = newest

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import logging
+
 from pipeline import plugins
 from pipeline.bus.bus import Bus
-from pipeline.families import ENGINES, TRANSPORTS
+from pipeline.errors import ConfigError
+from pipeline.families import ENDPOINTS, ENGINES
 from pipeline.grades import meanwhile
 from pipeline.life import Life
 from pipeline.metrics import Metrics
-from pipeline.protocols import Engine, Transport
+from pipeline.protocols import Engine
 from pipeline.run import Run
+from pipeline.serve import Http
+from pipeline.weights.direct import check_fits
+from pipeline.weights.origin import Origin
+from services.inference.canary import limit_of
 from services.inference.metrics import Numbers
+from services.inference.openai.inbox import Inbox
 from services.inference.service import Inference
 
+log = logging.getLogger(__name__)
 
-def build(run: Run, bus: Bus, *, life: Life, metrics: Metrics) -> Inference:
+
+def build(run: Run, bus: Bus, *, life: Life, metrics: Metrics, door: Http) -> Inference:
     """Raises ConfigError for an engine or a model that cannot be had."""
+    origin = Origin(run.weights, run.name, bus.url)
+    transport = origin.transport()
+    check_fits(run, transport)
+    canary_gap = limit_of(run)
+    numbers = Numbers(metrics)
+    inbox = _inbox(run, door, life=life, numbers=numbers)
     with life.long("model", 600):
         engine: Engine = plugins.make(
             ENGINES,
@@ -24,13 +40,35 @@ def build(run: Run, bus: Bus, *, life: Life, metrics: Metrics) -> Inference:
             at="inference.engine",
             boot=life.boot,
             swap=run.inference.swap,
+            origin=origin,
+            canary_gap=canary_gap,
         )
-    transport: Transport = plugins.make(TRANSPORTS, run.weights, at="weights", run=run.name)
+    _check_places(inbox.places, engine.slots)
     return Inference(
         bus,
         engine,
         transport,
         life=life,
-        numbers=Numbers(metrics),
+        numbers=numbers,
         evaluate_every=meanwhile(run),
+        canary_every=run.inference.canary_every,
+        canary_gap=canary_gap,
+        inbox=inbox,
     )
+
+
+def _inbox(run: Run, door: Http, *, life: Life, numbers: Numbers) -> Inbox:
+    """Where others' requests come in; the door answers them from now on, if there are to be any."""
+    inbox = Inbox(run.inference.endpoint)
+    if inbox.places:
+        build_endpoint = plugins.find(ENDPOINTS, "openai", "inference.endpoint")
+        door.beside = build_endpoint(run, inbox, life=life, numbers=numbers)
+        log.info("answering up to %d requests at http://%s/v1", inbox.places, door.address)
+    return inbox
+
+
+def _check_places(places: int, slots: int) -> None:
+    """Raises ConfigError where the run could be left without a slot of its own."""
+    if places > slots // 2:
+        rule = f"is more than half of the engine's {slots} slots; the run has the other half"
+        raise ConfigError("inference.endpoint", places, rule=rule, remedy="lower it")

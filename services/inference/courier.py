@@ -1,6 +1,5 @@
-"""Carries between the loop and the desk of prompts, so that no forward pass waits for a round trip.
-
-What is carried, and what becomes of the answers, is the service's.
+"""Carries between the loop and the desk of prompts, so that no forward pass waits for a round trip,
+nor for a network that is cut. What is carried, and what becomes of the answers, is the service's.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ import threading
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from pipeline.bus.errors import Unreachable
 from pipeline.bus.leases import Lease, Taken
 from pipeline.bus.prompts import Prompts
 from pipeline.messages import Completion, Work
@@ -58,6 +58,9 @@ class Courier:
     otherwise when its last trip is a little while ago: each costs the engine's thread some of the
     interpreter's time.
 
+    While the server cannot be reached it tries again: every act may be repeated, and whether work
+    that was in hand still is, the bus says afterwards. How long that may last is for the loop.
+
     There is never more to carry than the leases in hand are about, so the queue needs no bound of
     its own. Nothing is kept here: until its answer came, the outbox has what was left.
     """
@@ -70,7 +73,7 @@ class Courier:
         self._answers: list[Answer] = []
         self._taken: Taken | None = None
         self._error: Exception | None = None
-        self._idle = self._hurried = self._closed = False
+        self._idle = self._hurried = self._clearing = self._closed = False
         self._thread = threading.Thread(target=self._carry_on, name="courier", daemon=True)
 
     def start(self) -> None:
@@ -134,9 +137,10 @@ class Courier:
     def clear(self) -> None:
         """Forget everything, once what is under way has arrived."""
         with self._changed:
-            self._out = Parcel()
+            self._out, self._clearing = Parcel(), True
             self._changed.wait_for(lambda: not self._carrying)
             self._answers, self._taken, self._error = [], None, None
+            self._clearing = False
 
     def close(self) -> None:
         """Carry no more."""
@@ -150,7 +154,7 @@ class Courier:
             answers: list[Answer] = []
             taken, error = None, None
             try:
-                taken = self._carry(self._carrying, answers)
+                taken = self._carry_at_last(self._carrying, answers)
             except Exception as exc:  # raised again in the engine's thread by answers
                 error = exc
             with self._changed:
@@ -172,8 +176,18 @@ class Courier:
     def _cannot_wait(self) -> bool:
         return bool(self._out.request or self._hurried or self._closed)
 
+    def _carry_at_last(self, parcel: Parcel, answers: list[Answer]) -> Taken | None:
+        """However long the server is away; each try lasts for as long as an act may."""
+        while True:
+            try:
+                return self._carry(parcel, answers)
+            except Unreachable:
+                if self._clearing or self._closed:
+                    raise
+
     def _carry(self, parcel: Parcel, answers: list[Answer]) -> Taken | None:
         """Members first: they free places, and the window may have a prompt for each."""
+        del answers[:]
         for held, act in (
             (parcel.members, self._prompts.deliver),
             (parcel.prefixes, self._prompts.save_all),

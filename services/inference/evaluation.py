@@ -51,14 +51,15 @@ def grade_base(run: Run) -> Point:
 
 
 def side_by_side(run: Run, kept: Sequence[KeptVersion]) -> Iterator[Point]:
-    """The points in order, graded by as many processes as there are cores, one thread each.
+    """The points in order, graded by as many processes as there are cores, one thread each; by one
+    at a time where an engine takes a whole device.
 
     Raises ConfigError for parts that cannot be had, SluiceError where a process dies.
     """
     if not kept:
         return
     Grader(run)  # a mistake is told once, before any process is started
-    workers = min(cores(), len(kept))
+    workers = 1 if grades.is_alone(run) else min(cores(), len(kept))
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by the workers, before they load torch
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         try:

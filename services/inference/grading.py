@@ -15,13 +15,14 @@ from msgspec.structs import replace
 
 from pipeline import plugins
 from pipeline.errors import ConfigError, SluiceError, Unusable
-from pipeline.families import DATASETS, ENGINES, SCORERS, TRANSPORTS
+from pipeline.families import DATASETS, ENGINES, SCORERS
 from pipeline.grades import KeptVersion, Outcomes, Point, summary
 from pipeline.messages import Completion, Manifest, Prompt, Sampling, Work
 from pipeline.model.tokens import Tokenizer
-from pipeline.protocols import Dataset, Engine, Transport
+from pipeline.protocols import Dataset, Engine
 from pipeline.run import Model, Run
 from pipeline.verdicts import AT, answer_of, outcome_term, terms
+from pipeline.weights.origin import Origin
 from services.inference.referee import Referee
 
 log = logging.getLogger(__name__)
@@ -59,8 +60,15 @@ class Grader:
     def _engine(self, kept: KeptVersion) -> Engine:
         model = Model(path=kept.path, dtype=self.run.model.dtype)
         spec, swap = self.run.inference.engine, self.run.inference.swap
+        origin = Origin(self.run.weights, f"{self.run.name}-evaluation")
         engine: Engine = plugins.make(
-            ENGINES, spec, model, at="inference.engine", boot="evaluation", swap=swap
+            ENGINES,
+            spec,
+            model,
+            at="inference.engine",
+            boot="evaluation",
+            swap=swap,
+            origin=origin,
         )
         live = Manifest(
             version=kept.version,
@@ -69,10 +77,7 @@ class Grader:
             location="",
             fingerprint=engine.fingerprint(),
         )
-        transport: Transport = plugins.make(
-            TRANSPORTS, self.run.weights, at="weights", run=f"{self.run.name}-evaluation"
-        )
-        engine.stage(live, transport)
+        engine.stage(live, origin.transport())
         assert engine.flip() is not None, "the engine's own weights are adopted at once"
         return engine
 

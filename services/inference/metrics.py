@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 from collections import deque
@@ -17,6 +18,10 @@ KEPT_GAPS = 4096
 
 LENGTHS = tuple(2**n for n in range(4, 17))
 """Bounds of the histogram of completions, in tokens."""
+
+GAPS = ("largest", "mean")
+OUTCOMES = ("answered", "refused", "crowded", "unavailable", "failed", "left")
+"""What becomes of a request of the endpoint."""
 
 CAUSES = (PROMPTS, WEIGHTS, FRESHER, QUARANTINE)
 """What an engine without work waits for."""
@@ -45,7 +50,14 @@ class Numbers:
         self.device_seconds = metrics.counter_by(
             "device_seconds", "Seconds of forward passes, times the cores or GPUs.", device=DEVICES
         )
+        self.endpoint_requests = metrics.counter_by(
+            "endpoint_requests", "Requests of the endpoint.", outcome=OUTCOMES
+        )
+        self.endpoint_tokens = metrics.counter(
+            "endpoint_tokens", "Tokens sampled for the endpoint, and for no member of the run."
+        )
         self._declare_flips(metrics)
+        self._declare_canary(metrics)
         self._declare_gauges(metrics)
 
     def _declare_flips(self, metrics: Metrics) -> None:
@@ -61,6 +73,24 @@ class Numbers:
         self.stage_bytes = metrics.counter("stage_bytes", "Bytes of the versions flipped to.")
         self.wrong_flips = metrics.counter("wrong_flips", "Flips that were undone.")
         self.staging_errors = metrics.counter("staging_errors", "Versions that were not staged.")
+
+    def _declare_canary(self, metrics: Metrics) -> None:
+        self.canary_gap = metrics.gauge_by(
+            "canary_gap_nats",
+            "Differences of this engine's log-probs of the canary from the trainer's.",
+            of=GAPS,
+        )
+        self.canary_version = metrics.gauge("canary_version", "The version that they are of.")
+        self.canary_limit = metrics.gauge(
+            "canary_limit_nats", "The largest that is allowed; beyond it a flip is undone."
+        )
+        self.examined(-1, math.nan, math.nan)
+
+    def examined(self, version: int, *gap: float) -> None:
+        """The engine was held against the canary of a version: the largest gap, and the mean."""
+        self.canary_version.set(version)
+        for of, value in zip(GAPS, gap, strict=True):
+            self.canary_gap.labels(of=of).set(value)
 
     def _declare_gauges(self, metrics: Metrics) -> None:
         """Each is asked for when it is looked at; what an engine knows, once `watch` names it."""

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 
 from pipeline.bus.bus import Bus
 from pipeline.bus.chunks import head
+from pipeline.bus.errors import Unreachable
 from pipeline.bus.leases import Lease
-from pipeline.errors import Gone, SluiceError
+from pipeline.errors import EngineLost, Gone, SluiceError
 from pipeline.life import Life
 from pipeline.messages import Completion, Span, Work
 from pipeline.protocols import Engine, Flip, Transport
 from pipeline.watch.waits import FRESHER, PROMPTS, QUARANTINE, WEIGHTS
+from pipeline.weights.direct import Direct
 from pipeline.weights.subscriber import Subscriber
+from pipeline.weights.visit import ANSWER_SECONDS
+from services.inference.canary import Examiner
 from services.inference.courier import Answer, Courier, Request
 from services.inference.lanes import Lanes
 from services.inference.metrics import Numbers
+from services.inference.openai.guests import Guests
+from services.inference.openai.inbox import Inbox
 from services.inference.outbox import Outbox
 from services.inference.prefixes import Chunks, hand_over
 
@@ -24,6 +31,7 @@ log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 0.02
 HAND_BACK_SECONDS = 2.0
+GOODBYE_SECONDS = 1.0
 
 WAITS = {"flip": FRESHER, "quarantined": QUARANTINE}
 """What an idle engine waits for, by the last reply to a take, if not for prompts."""
@@ -38,6 +46,9 @@ class Inference:
     place in the window and this engine's own proven version is fresh enough for it; sequences in
     flight wait for nothing, and a flip takes place between two of their forward passes. Held-out
     prompts come beside those, while this engine keeps the version that they are pinned to.
+
+    Cut off the network it goes on with what it has; once it is back, the bus says what of that is
+    still its own.
     """
 
     def __init__(
@@ -49,8 +60,15 @@ class Inference:
         life: Life,
         numbers: Numbers,
         evaluate_every: int = 0,
+        canary_every: int = 0,
+        canary_gap: float = math.inf,
+        inbox: Inbox | None = None,
     ) -> None:
-        """Of `evaluate_every` versions one is kept until its evaluation is over; 0: none."""
+        """Of `evaluate_every` versions one is kept until its evaluation is over; 0: none.
+
+        Of `canary_every` flips one is examined, and wrong beyond `canary_gap` nats; 0: none.
+        Guests come in by the `inbox`.
+        """
         self.bus, self.engine, self.transport = bus, engine, transport
         self.life, self.numbers, self.clock = life, numbers, numbers.clock
         self.lanes = Lanes(engine, every=evaluate_every)
@@ -58,7 +76,11 @@ class Inference:
         self.outbox = Outbox(self.weights.proven)
         self.chunks = Chunks(self.outbox)
         self.courier = Courier(bus.prompts)
+        self.guests = Guests(
+            inbox or Inbox(0), engine, weights=self.weights, num_proven=self.outbox.num_proven
+        )
         self.flip: Flip | None = None
+        self.examiner = Examiner(engine, numbers, limit=canary_gap, every=canary_every)
         numbers.watch(engine)
         self.take_at, self.gate = 0.0, "ok"
 
@@ -66,14 +88,22 @@ class Inference:
         """Until the run is over, or a signal asks for a stop."""
         self.weights.start()
         self.courier.start()
-        while not self.life.stopping:
-            try:
-                self.admit()
-                self.flip_if_staged()
-                self.deliver(self.step())
-            except Gone:
-                self.start_over()
+        try:
+            while not self.life.stopping:
+                self.turn()
+        except EngineLost:  # what it sampled until then is whole, and others go on with it
+            self.hand_back()
+            raise
         self.hand_back()
+
+    def turn(self) -> None:
+        """One of the loop."""
+        try:
+            self.admit()
+            self.flip_if_staged()
+            self.deliver(self.step())
+        except (Gone, Unreachable):
+            self.start_over()
 
     def admit(self) -> None:
         """Begin with what was taken, and ask for more; sleep a little if there is no work."""
@@ -84,6 +114,7 @@ class Inference:
             for lease in self.taken():
                 self.accept(lease)
             self.ask()
+            self.guests.admit()
         if not self.lanes.busy:
             self.numbers.gaps.interrupt()
             with self.clock("idle", self.waiting_for or PROMPTS):
@@ -98,13 +129,11 @@ class Inference:
             if self.weights.wrong:
                 self.revert(self.weights.wrong)
             if manifest := self.weights.poll():
+                self.examiner.expect(manifest)
                 self.engine.stage(manifest, self.transport)
-            self.flip = None if self.weights.pending else self.engine.flip()
+            self.flip = None if self.weights.pending else self.flip_now()
             if self.flip:
-                self.weights.confirm(self.flip.version)
-                self.life.version = self.flip.version
-                self.numbers.flipped(self.flip)
-                self.keep_if_due()
+                self.adopt(self.flip)
 
     def step(self) -> list[Completion]:
         """One forward pass, if anything is in flight; the members that finished in it."""
@@ -118,22 +147,34 @@ class Inference:
     def deliver(self, finished: list[Completion]) -> None:
         """Send what is finished and proven; the rest waits in the outbox for its proof."""
         with self.clock("other"):
-            for completion in finished:
+            for completion in self.guests.take(finished):
                 self.outbox.put(completion)
             is_time = self.lanes.busy and self.chunks.is_time()
-            due = self.chunks.due(self.lanes.prefixes()) if is_time else []
+            due = self.chunks.due(self.prefixes()) if is_time else []
             self.courier.leave(self.life.boot, members=self.outbox.leaving(), prefixes=due)
             self.hear_all()
 
     # What the loop is made of.
 
+    def flip_now(self) -> Flip | None:
+        """A direct transport brings the version in the flip itself: that may be long."""
+        transport = self.transport
+        if not isinstance(transport, Direct) or self.weights.offered <= self.engine.version:
+            return self.engine.flip()
+        with self.life.long(self.waiting_for, transport.timeout_seconds + ANSWER_SECONDS):
+            return self.engine.flip()
+
     @property
     def waiting_for(self) -> str | None:
         """What this process waits for, as its beat says it."""
-        if self.lanes.busy:
+        if self.lanes.busy and self.outbox.leases:
             return None
         is_proven = self.weights.serves(self.engine.version)
         return WAITS.get(self.gate, PROMPTS) if is_proven else WEIGHTS
+
+    def prefixes(self) -> list[Completion]:
+        """Of what is in flight for the run."""
+        return [p for p in self.lanes.prefixes() if p.group in self.outbox.leases]
 
     def ask(self) -> None:
         """For as many groups as there is room for, once the last answer was heard."""
@@ -220,13 +261,25 @@ class Inference:
         self.outbox.forget(group)
         self.chunks.forget(group)
 
+    def adopt(self, flip: Flip) -> None:
+        """The engine flipped: have that proven. What fails the canary samples nothing."""
+        self.life.version = flip.version
+        self.numbers.flipped(flip)
+        if fault := self.examiner.fault(flip.version):
+            self.weights.refuse(fault)
+            self.revert(fault)
+        else:
+            self.weights.confirm(flip.version)
+            self.keep_if_due()
+
     def revert(self, reason: str) -> None:
         """A flip was wrong: go on with the former weights, from the last token that was proven."""
         log.error("%s: going back to the weights before it", reason)
         self.numbers.wrong_flips.inc()
         if self.lanes.pinned == self.engine.version:
             self.let_go()
-        self.numbers.dropped(self.engine.revert())
+        with self.guests.aside():
+            self.numbers.dropped(self.engine.revert())
         for done in self.outbox.take_back():
             prefix = head(done, self.outbox.num_proven(done))
             self.numbers.dropped(done.tokens - prefix.tokens)
@@ -240,8 +293,10 @@ class Inference:
         """A version that could not be staged: the old one serves on, and everybody hears why."""
         log.error("staging failed, version=%d serves on: %s", self.engine.version, error)
         self.numbers.staging_errors.inc()
-        self.bus.versions.reject(self.life.boot, self.weights.offered, error)
-        self.weights.failed(error)
+        try:
+            self.bus.versions.reject(self.life.boot, self.weights.offered, error)
+        finally:
+            self.weights.failed(error)
 
     def let_go_if_over(self) -> None:
         """The evaluation of the version that is kept has ended, or never will begin; so it is of
@@ -268,8 +323,11 @@ class Inference:
         self.life.pinned = -1
 
     def start_over(self) -> None:
-        """This boot was declared dead, and its work is others' now."""
+        """This boot was declared dead, and its work is others' now; or an answer was missed that
+        this one cannot do without, and a boot that is not heard of any more is dead soon.
+        """
         log.warning("boot=%s starts over", self.life.boot)
+        self.guests.turn_away("this engine starts over: what it had in hand is lost")
         self.drop_all()
         self.engine.boot = self.life.reborn()
         self.weights.restart()
@@ -284,6 +342,7 @@ class Inference:
 
     def hand_back(self) -> None:
         """Before leaving: deliver what is proven, save prefixes, and free the leases for others."""
+        self.guests.turn_away("this engine leaves the run")
         try:
             if not self.life.pulse.stop:
                 with self.life.long("hand back", HAND_BACK_SECONDS + 10):
@@ -300,10 +359,13 @@ class Inference:
                     )
         except Gone:
             log.warning("boot=%s had nothing left to hand back", self.life.boot)
+        except Unreachable as exc:
+            log.warning("boot=%s handed nothing back: %s", self.life.boot, exc)
         self.drop_all()
         self.courier.close()
         self.weights.close()
         self.engine.close()
+        self.guests.inbox.await_empty(GOODBYE_SECONDS)
 
 
 def again(work: Work, prefix: Completion) -> Work:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from pipeline import grades, plugins
+from pipeline import grades
 from pipeline.bus.bus import Bus
-from pipeline.families import TRANSPORTS
 from pipeline.grades import meanwhile
 from pipeline.life import Life
 from pipeline.metrics import Metrics
 from pipeline.model.load import DTYPES
-from pipeline.protocols import Transport
 from pipeline.run import Run
+from pipeline.weights.direct import check_fits
+from pipeline.weights.origin import Origin
 from pipeline.weights.publisher import Publisher
 from services.process import open_run
 from services.training.checkpoints import Checkpoints
@@ -45,7 +45,8 @@ def build(run: Run, bus: Bus, *, life: Life, metrics: Metrics) -> Training:
         parts, examples = assemble(run, bus.groups.fetch), examples_of(run)
     if examples:  # a run that goes on imitates what it began with, as it goes on with its data
         open_run(bus, run, **{IMITATED: examples.digest()})
-    transport: Transport = plugins.make(TRANSPORTS, run.weights, at="weights", run=run.name)
+    transport = Origin(run.weights, run.name, bus.url).transport()
+    check_fits(run, transport)
     records, checkpoints = Records(run.folder), _checkpoints(run, parts, numbers)
     claimed = claim(bus, run.folder, life.boot)
     records.sweep()
@@ -82,6 +83,7 @@ def build(run: Run, bus: Bus, *, life: Life, metrics: Metrics) -> Training:
         life=life,
         numbers=numbers,
         window=_window(run, bus, claimed.epoch, standing),
+        canary=parts.canary,
         examples=examples,
         evaluations=evaluations,
     )

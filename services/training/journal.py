@@ -109,6 +109,7 @@ def step_line(step: Step, tally: Tally) -> dict[str, Any]:
         "completion_tokens": batch.statistics["completion_tokens_mean"],
         "truncated": batch.statistics["truncated_share"],
         **step.statistics.summary(),
+        **step.statistics.apart(),
         **step.statistics.streams(),
         "lag_tokens": step.statistics.tokens_by_lag(),
         "by_lag": step.statistics.by_lag(),

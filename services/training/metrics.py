@@ -53,8 +53,19 @@ SHOWN = (
     Shown("lag_p95", "lag_p95_steps", "Lag that 95 % of the last step's tokens did not exceed."),
     Shown("lag_max", "lag_max_steps", "Largest lag of a token of the last step."),
     Shown("mismatch_k3", "mismatch_k3_nats", "Mean of r - 1 - log r, where r = trainer / engine."),
+    Shown(
+        "engine_k3",
+        "engine_mismatch_k3_nats",
+        "As mismatch_k3, of the tokens of lag 0 alone: what the engines compute otherwise.",
+    ),
+    Shown("drift_k3", "drift_k3_nats", "The rest of mismatch_k3, of the older tokens."),
     Shown("ess", "ess_ratio", "Effective sample size of the last step's tokens, of their number."),
     Shown("gap_max", "log_ratio_max_nats", "Largest |log r| of a token of the last step."),
+    Shown(
+        "engine_gap_max",
+        "engine_log_ratio_max_nats",
+        "Largest |log r| of a token of lag 0 of the last step.",
+    ),
     Shown("clipped", "clipped_ratio", "Tokens of the last step that the loss clipped, of all."),
     Shown("trust_masked", "trust_masked_ratio", "Tokens of the last step corrected to 0, of all."),
     Shown("clamped", "clamped_ratio", "Tokens of the last step with a clamped log r, of all."),
@@ -67,6 +78,7 @@ SHOWN = (
 )
 SHOWN_BY_LAG = (
     Shown("mismatch_k3", "mismatch_k3_by_lag_nats", "As mismatch_k3, of the tokens of such lag."),
+    Shown("drift_k3", "drift_k3_by_lag_nats", "As drift_k3, of the tokens of such lag."),
     Shown("ess", "ess_by_lag_ratio", "As ess, of the tokens of such lag."),
     Shown("clipped", "clipped_by_lag_ratio", "As clipped, of the tokens of such lag."),
     Shown("trust_masked", "trust_masked_by_lag_ratio", "As trust_masked, of such lag."),

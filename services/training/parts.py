@@ -18,6 +18,7 @@ from pipeline.model.tokens import Tokenizer
 from pipeline.protocols import Advantage, Rank, Snapshot
 from pipeline.run import Run
 from services.training.backends.rng import begin
+from services.training.canary import prompt_of
 from services.training.cargo import Cargo, Fetch
 from services.training.objective import Objective, compose
 from services.training.optimize import Optimizer, learning_rate
@@ -41,13 +42,14 @@ class Own(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What steps, and what a batch is judged, saved and published with."""
+    """What steps, and what a batch is judged, saved and published with; `canary` is its ids."""
 
     team: Leader
     optimizer: Optimizer
     advantage: Advantage
     tokenizer: Tokenizer
     frozen: tuple[messages.Tensor, ...]
+    canary: tuple[int, ...]
 
     def save_model(self, folder: str) -> None:
         """A Hugging Face folder that can be loaded by itself; it must not exist yet."""
@@ -91,7 +93,14 @@ def assemble(run: Run, fetch: Fetch = nothing) -> Parts:
     training = run.training
     rate = partial(learning_rate, peak=training.learning_rate, warmup_steps=training.warmup_steps)
     optimizer = Optimizer(team.act, rate=rate)
-    return Parts(team, optimizer, advantage, Tokenizer(run.model.path), own.frozen)
+    return Parts(
+        team,
+        optimizer,
+        advantage,
+        Tokenizer(run.model.path),
+        frozen=own.frozen,
+        canary=prompt_of(own.config, seed=run.seed),
+    )
 
 
 def assist(run: Run, fetch: Fetch = nothing) -> None:

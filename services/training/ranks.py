@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from itertools import cycle
 from typing import Any, Literal
 
+import torch
 from msgspec import Struct
 from torch import Tensor
 
@@ -29,6 +30,7 @@ from services.training.optimize import Done, act_alone
 from services.training.packing import BY_TOKENS, Cost
 from services.training.pulse import Blamed, Pulse
 from services.training.records import Record, Records
+from services.training.sequences import plain
 from services.training.shares import made, share
 from services.training.wire import (
     Briefs,
@@ -36,6 +38,7 @@ from services.training.wire import (
     Places,
     ReadOrder,
     Reply,
+    ScoreOrder,
     StepOrder,
     Wire,
     WriteOrder,
@@ -167,6 +170,16 @@ class Leader:
                 done.statistics.merge(reply.sums)
         return done
 
+    def logprobs(self, ids: Tensor) -> Tensor:
+        """Of ids[1:] [T - 1], each given those before it, at temperature 1, without a gradient.
+
+        All ranks score the same sequence, since a pass needs all of them.
+        """
+        with blaming(self._pulse):
+            for other in self._others:
+                self._wire.send(ScoreOrder(ids.tolist()), other)
+            return self._rank.logprobs(plain(ids))[1:]
+
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """As the protocol says."""
         return self._gathered("weights", self._rank.weights)
@@ -265,6 +278,8 @@ class Follower:
                 packs = made(share)
                 done = act_alone(self._rank, self._objective, packs, rate, gathered=gathered)
                 self._wire.send(Reply(done.result.finite, done.statistics.sums()), 0)
+            case ScoreOrder(ids):
+                self._rank.logprobs(plain(torch.tensor(ids)))
             case Order(act, folder):
                 _call(self._rank, act, folder)
 

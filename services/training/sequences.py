@@ -30,6 +30,11 @@ def dummy(likeliest: int) -> Pack:
     return nothing._replace(teacher_logprobs=torch.zeros(2, likeliest))
 
 
+def plain(ids: Tensor) -> Pack:
+    """One sequence [T] at temperature 1 that nothing is to be learnt from."""
+    return _blank(ids, 0)
+
+
 def sampled(planned: Planned, prompt: Prompt, member: Member, *, likeliest: int) -> Pack:
     """One sequence [P + T]: the prompt, which is outside the loss, and the completion.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -22,6 +22,7 @@ from pipeline.watch.waits import GROUPS, OLDER_GROUPS
 from pipeline.weights.publisher import Publisher
 from services.training.batch import Batch
 from services.training.batch import build as build_batch
+from services.training.canary import canary_of
 from services.training.checkpoints import Checkpoints
 from services.training.considered import ZERO_SIGNAL
 from services.training.ending import Ending, hopeless, left
@@ -76,16 +77,18 @@ class Training:
         life: Life,
         numbers: Numbers,
         window: int,
+        canary: Sequence[int],
         examples: Examples | None = None,
         evaluations: Evaluations | None = None,
     ) -> None:
-        """`window` is what is in force now."""
+        """`window` is what is in force now; `canary` are the ids that each version tells of."""
         self.settings, self.bus, self.team = run, bus, team
         self.optimizer, self.publisher, self.journal = optimizer, publisher, journal
         self.records, self.checkpoints = records, checkpoints
         self.life, self.numbers, self.clock = life, numbers, numbers.clock
         self.pool, self.claimed, self.epoch = pool, claimed, claimed.epoch
         self.examples, self.evaluations = examples, evaluations
+        self.canary = canary
         self.held_out = _untold(evaluations, journal)  # what no line tells of yet
         self.committed, self.optimizer_step, self.version = standing
         self.starvation = Starvation(members=run.groups.members)
@@ -162,11 +165,17 @@ class Training:
         """Copy the weights out; they are sent, and then announced, while training goes on."""
         with self.clock("other"), self.life.long(None, LONGEST_ACT_SECONDS):
             self.life.version = self.version
-            self.publisher.publish(self.version, self.optimizer_step, self.team.weights())
+            self.send()
             self.journal.keep(self.version, self.optimizer_step)
             if self.evaluations:
                 self.evaluations.expect(self.version)
                 self.checkpoints.awaited = self.evaluations.due
+
+    def send(self) -> None:
+        """The weights as they are now, and what the canary shows of them."""
+        canary = canary_of(self.team, self.canary)
+        weights = self.team.weights()
+        self.publisher.publish(self.version, self.optimizer_step, weights, canary=canary)
 
     def write_down(self, step: Step) -> None:
         """The step as a line of metrics.jsonl, as a log line, and in Prometheus."""
@@ -262,6 +271,8 @@ class Training:
         with self.publisher.paused():
             commit_again(self.bus, self.claimed, self.records, self.standing)
             self.publisher.announce_again(after=self.bus.state().version)
+        with self.life.long(None, LONGEST_ACT_SECONDS):
+            self.send()  # what travelled through the server may be lost with it
 
     @property
     def standing(self) -> Standing:

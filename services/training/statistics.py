@@ -5,6 +5,7 @@ Sums are kept and divided once at the end: no mean of means. Nothing here touche
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 
@@ -94,15 +95,35 @@ class Statistics:
             "lag_max": float(max(self._lags, default=0)),
         }
 
+    def apart(self) -> dict[str, float]:
+        """k3 by its two causes, and the engines' largest |log r|; NaN where no token tells.
+
+        A token of lag 0 was sampled by the very weights that are trained, so what its log-prob is
+        off is the engine's. Of an older one the policy's drift is in k3 as well. It is about half
+        of the mean square of log r, to which independent parts add up: the drift is what is left.
+        """
+        own, older = self._sums[0], self._sums[1:].sum(0)
+        engine = _k3(own)
+        return {
+            "engine_k3": engine,
+            "engine_gap_max": float(self._gaps[0]) if own[0] else math.nan,
+            "drift_k3": _drift(_k3(older), engine),
+        }
+
     def streams(self) -> dict[str, float]:
         """What there was beside the policy gradient, as metrics.jsonl names it."""
         return self._streams.summary()
 
     def by_lag(self) -> dict[str, dict[str, float]]:
-        """The same figures of each bucket of lags that has tokens, and their number."""
+        """The same figures of each bucket of lags that has tokens, their number and their drift."""
         rows = zip(LAG_BUCKETS, self._sums, self._gaps, strict=True)
+        engine = _k3(self._sums[0])
         return {
-            name: {"tokens": float(sums[0]), **_figures(sums, gap)}
+            name: {
+                "tokens": float(sums[0]),
+                **_figures(sums, gap),
+                "drift_k3": _drift(_k3(sums), engine),
+            }
             for name, sums, gap in rows
             if sums[0] > 0
         }
@@ -135,6 +156,16 @@ def _figures(sums: Tensor, gap: Tensor) -> dict[str, float]:
         "entropy": entropy / each,
         "kl_term": term / each,
     }
+
+
+def _k3(sums: Tensor) -> float:
+    tokens, k3 = float(sums[0]), float(sums[3])
+    return k3 / tokens if tokens else math.nan
+
+
+def _drift(k3: float, engine: float) -> float:
+    """The part of k3 that is not the engine's, as far as that is known."""
+    return k3 if math.isnan(engine) or math.isnan(k3) else max(0.0, k3 - engine)
 
 
 def _percentile(counts: Mapping[int, int], share: float) -> int:

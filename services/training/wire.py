@@ -44,6 +44,12 @@ class StepOrder(Struct, frozen=True, tag="step/2"):
     share: Share
 
 
+class ScoreOrder(Struct, frozen=True, tag="score/1"):
+    """Make a forward pass over this sequence, for its log-probs on rank 0."""
+
+    ids: list[int]
+
+
 class Order(Struct, frozen=True, tag="order/1"):
     """A call that all ranks make at once."""
 
@@ -71,7 +77,7 @@ class Reply(Struct, frozen=True, tag="reply/1"):
 
 
 M = TypeVar("M", bound=Struct)
-Message = ReadOrder | WriteOrder | StepOrder | Order | Briefs | Places | Reply
+Message = ReadOrder | WriteOrder | StepOrder | ScoreOrder | Order | Briefs | Places | Reply
 
 
 class Wire:

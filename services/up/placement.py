@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from pipeline.logs import LogFormat
 from pipeline.machine import cores as cores_here
-from pipeline.run import Run
+from pipeline.run import Run, Service
 from pipeline.serve import REDIS_VARIABLE
 
 THREADS = "OMP_NUM_THREADS"
@@ -51,7 +51,7 @@ def place(
     """
     threads = max(1, (cores or cores_here()) // (run.up.ranks + run.up.inference))
     environment = {THREADS: str(threads), **environment}
-    counts = {
+    counts: dict[Service, int] = {
         "training": 1,
         "inference": run.up.inference,
         "scoring": run.up.scoring,
@@ -63,7 +63,9 @@ def place(
         _process(
             service,
             f"{service}-{number}",
-            command=_together((*_command(service, folder), *form), ranks.get(service, 1)),
+            command=_together(
+                (*_command(_python(run, service), service, folder), *form), ranks.get(service, 1)
+            ),
             folder=folder,
             environment={**environment, REDIS_VARIABLE: url},
         )
@@ -72,12 +74,14 @@ def place(
     ]
 
 
-def evaluation(folder: Path, *, environment: Mapping[str, str] = os.environ) -> Process:
-    """The grading of the kept versions, which makes a process of one thread for each core."""
+def evaluation(run: Run, folder: Path, *, environment: Mapping[str, str] = os.environ) -> Process:
+    """The grading of the kept versions, which makes a process of one thread for each core; by the
+    engines' interpreter, since it makes engines.
+    """
     return Process(
         service="evaluate",
         instance="evaluate",
-        argv=_command("evaluate", folder),
+        argv=_command(_python(run, "inference"), "evaluate", folder),
         environment={**environment, **SETTINGS},
         log=folder / "logs" / "evaluate.log",
     )
@@ -104,8 +108,12 @@ def _together(command: tuple[str, ...], ranks: int) -> tuple[str, ...]:
     """The command of so many processes that are one."""
     if ranks == 1:
         return command
-    return (sys.executable, "-m", "services.up.launch", str(ranks), *command)
+    return (command[0], "-m", "services.up.launch", str(ranks), *command)
 
 
-def _command(name: str, folder: Path) -> tuple[str, ...]:
-    return (sys.executable, "-m", "services.cli", name, str(folder / "run.toml"))
+def _command(python: str, name: str, folder: Path) -> tuple[str, ...]:
+    return (python, "-m", "services.cli", name, str(folder / "run.toml"))
+
+
+def _python(run: Run, service: Service) -> str:
+    return run.up.python.get(service, sys.executable)

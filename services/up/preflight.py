@@ -8,6 +8,7 @@ is in `pipeline.fit`.
 
 from __future__ import annotations
 
+import shutil
 import sys
 
 from pipeline import plugins
@@ -35,10 +36,20 @@ def preflight(run: Run) -> None:
         scorer = plugins.find(SCORERS, term.spec, at)
         plugins.check(scorer, plugins.options_of(term.spec), at, given=frozenset({"policy"}))
         plugins.check_call(scorer, at, None)
+    _check_pythons(run)
     context = context_in(run.model.path)
     for said in (*drawbacks(run, examples=len(dataset), context=context), anchored):
         if said:
             print(f"sluice: {said}", file=sys.stderr)
+
+
+def _check_pythons(run: Run) -> None:
+    """Raises ConfigError for an interpreter that is none."""
+    for service, python in run.up.python.items():
+        if shutil.which(python) is None:
+            rule = "is no program that can be started"
+            remedy = "give the bin/python of an environment"
+            raise ConfigError(f"up.python.{service}", python, rule=rule, remedy=remedy)
 
 
 def _fits(run: Run) -> str | None:

@@ -42,7 +42,7 @@ LEAVE_SECONDS = 30.0
 TERM_SECONDS = 10.0
 
 Place = Callable[[Run, Path, str], Sequence[Process]]
-PlaceEvaluation = Callable[[Path], Process]
+PlaceEvaluation = Callable[[Run, Path], Process]
 
 
 def up(
@@ -87,7 +87,7 @@ def _up(
             print(f"run {run.name} goes on where it was, at step {bus.state().step}", flush=True)
         processes, limit = place(run, folder, url), run.up.restarts
         supervisor = Supervisor(processes, spawner, bus=bus, restarts=limit)
-        grader = Child(evaluation(folder), spawner)
+        grader = Child(evaluation(run, folder), spawner)
         return Up(run, folder, bus, server, supervisor, interrupts).run(grader)
 
 

@@ -17,6 +17,7 @@ from pipeline.ledger import Sum, generated, in_flight
 from pipeline.run import Run
 from pipeline.watch import Snapshot, advise, by_label, imbalance, processes, total
 from pipeline.watch.advice import beginning
+from pipeline.watch.faults import CANARY_GAP
 from services.view import totals
 from services.view.journal import StepLine
 from services.view.machine import machine
@@ -96,6 +97,8 @@ def _learned(lines: Sequence[StepLine], points: Sequence[Point]) -> Part:
         "greedy_first": points[0].greedy if points else None,
         "greedy_last": points[-1].greedy if points else None,
         "mismatch_k3": by_tokens(lines, "mismatch_k3"),
+        "engine_k3": by_tokens(lines, "engine_k3"),
+        "drift_k3": by_tokens(lines, "drift_k3"),
         "ess": by_tokens(lines, "ess"),
         "least_shares": _least(lines),
         "share_of_members_spanning_versions": ratio(
@@ -183,6 +186,7 @@ def _spent(snapshot: Snapshot | None) -> Part:
         **{f"{a}_share": {s: spent[s][a] for s in TIMED} for a in ACTIVITIES},
         "idle_seconds": {s: by_label(beats[s], "idle_seconds") for s in TIMED},
         **{name: totals.median_gauge(beats["inference"], name) for name in gauges},
+        "canary_gap_nats": totals.largest_gauge(beats["inference"], CANARY_GAP),
     }
 
 

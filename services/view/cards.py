@@ -92,7 +92,16 @@ def mismatch(report: Report) -> str:
         return ""
     ess = f"; effective sample size {percent(report.ess)} of the tokens" if report.ess else ""
     told = "Mean of r - 1 - log r over the tokens of a step, r = trainer / engine"
-    return drawn + remark(f"{told}{ess}.")
+    return drawn + remark(f"{told}{ess}.{_causes(report)}")
+
+
+def _causes(report: Report) -> str:
+    """Of the mismatch, and what the canary says of the first."""
+    causes = {"the engines": report.engine_k3, "the policy's drift": report.drift_k3}
+    known = [f"{1000 * k3:.2g} {name}" for name, k3 in causes.items() if k3 is not None]
+    told = f" By its causes: {', '.join(known)}." if known else ""
+    gap = report.canary_gap_nats
+    return told if gap is None else f"{told} The canary's gap is {gap:.1g} nats."
 
 
 def _clock(report: Report) -> Axis:

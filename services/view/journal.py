@@ -33,6 +33,8 @@ class StepLine(Struct, frozen=True, kw_only=True):
     lag_tokens: tuple[tuple[int, int], ...] = ()
     generated_tokens: int | None = None
     mismatch_k3: float | None = None
+    engine_k3: float | None = None
+    drift_k3: float | None = None
     ess: float | None = None
     refused: dict[str, int] = {}
     least_share: dict[str, float | None] = {}

@@ -59,7 +59,8 @@ class Report(Struct, frozen=True, kw_only=True):
     `skipped_steps` had no usable gradient. `members_refused` is by fate. `balanced`: every token
     generated has one fate; while groups are alive, those without one may be theirs; None where the
     ledger was out of reach, and so is all that only the server knows. `lag_tokens` were trained, by
-    lag; `least_shares` are as the last step left them. `idle_seconds` are by service and by what it
+    lag; `least_shares` are as the last step left them, and `canary_gap_nats` is the largest that an
+    engine had when it was last examined. `idle_seconds` are by service and by what it
     waited for. `now` and `advice` are what there is to say of a run in flight. `restarts` is None
     where that is not known.
     """
@@ -88,6 +89,9 @@ class Report(Struct, frozen=True, kw_only=True):
     lag_limit: int | None = None
     lag_tokens: dict[str, int] = {}
     mismatch_k3: float | None = None
+    engine_k3: float | None = None
+    drift_k3: float | None = None
+    canary_gap_nats: float | None = None
     ess: float | None = None
     least_shares: list[Least] = []
     ledger: dict[str, Fate]

@@ -28,6 +28,15 @@ def shares(beats: Iterable[Seen]) -> dict[str, float | None]:
 
 def median_gauge(beats: Iterable[Seen], name: str) -> float | None:
     """The median over those processes that have the number yet."""
-    values = [seen.beat.gauges.get(name, math.nan) for seen in beats]
-    known = [value for value in values if math.isfinite(value)]
+    known = _known(beats, name)
     return statistics.median(known) if known else None
+
+
+def largest_gauge(beats: Iterable[Seen], name: str) -> float | None:
+    """The largest of those processes that have the number yet."""
+    return max(_known(beats, name), default=None)
+
+
+def _known(beats: Iterable[Seen], name: str) -> list[float]:
+    values = [seen.beat.gauges.get(name, math.nan) for seen in beats]
+    return [value for value in values if math.isfinite(value)]

@@ -66,6 +66,14 @@ def test_a_run_ends_with_a_balanced_report(report: dict[str, Any]) -> None:
         assert sum(shares) == pytest.approx(1, abs=0.1)
 
 
+def test_the_engine_computes_what_the_trainer_does_and_the_rest_is_drift(
+    report: dict[str, Any],
+) -> None:
+    """Of weights that travelled, at its first flip and after ten more."""
+    assert report["flips"] > 10 and 0 <= report["canary_gap_nats"] < 1e-4
+    assert 0 <= report["engine_k3"] < report["drift_k3"]
+
+
 def test_a_slow_engine_and_a_small_bound_make_refusals_with_their_reason(
     report: dict[str, Any],
 ) -> None:

@@ -37,9 +37,9 @@ def main(
             for instance, role in roles.items()
         ]
 
-    def grade(folder: Path) -> Process:
+    def grade(run: Run, folder: Path) -> Process:
         code = f"import pathlib; print('graded'); {evaluation.replace('FOLDER', repr(str(folder)))}"
-        real = placement.evaluation(folder)
+        real = placement.evaluation(run, folder)
         return Process(
             service=real.service,
             instance=real.instance,

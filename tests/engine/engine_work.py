@@ -5,12 +5,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 
+import pytest
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from pipeline.messages import Completion, Manifest, Prompt, Sampling, Work
 from pipeline.model.fingerprint import describe, fingerprint_of, named_parameters
-from pipeline.protocols import Engine
+from pipeline.protocols import Engine, Held
 from pipeline.weights.staging import Staging
 
 
@@ -20,11 +21,18 @@ class MemoryTransport:
     def __init__(self) -> None:
         self.sent: dict[int, dict[str, Tensor]] = {}
 
-    def send(self, version: int, tensors: Iterable[tuple[str, Tensor]]) -> str:
+    def send(
+        self,
+        version: int,
+        tensors: Iterable[tuple[str, Tensor]],
+        *,
+        epoch: int = 1,
+        fingerprint: str = "",
+    ) -> str:
         self.sent[version] = {name: tensor.detach().clone() for name, tensor in tensors}
         return "memory"
 
-    def receive(self, manifest: Manifest) -> Iterator[tuple[str, Tensor]]:
+    def receive(self, manifest: Manifest, held: Held | None = None) -> Iterator[tuple[str, Tensor]]:
         for name, tensor in self.sent[manifest.version].items():
             yield name, tensor.clone()
 
@@ -100,6 +108,9 @@ def work(
 
 
 Make = Callable[..., Engine]
+IN_STEP = pytest.mark.parametrize("make", ["fake", "hf"], indirect=True)
+"""Of a test that counts steps, or truncates: vLLM's own process makes its steps, and without a GPU
+it does not say what was kept."""
 Key = tuple[str, int]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from engine_models import CONTEXT, VOCABULARY
-from engine_work import Make, by_member, drain, flip_to, logprobs, tokens, versions, work
+from engine_work import IN_STEP, Make, by_member, drain, flip_to, logprobs, tokens, versions, work
 from msgspec.structs import replace
 
 from pipeline.flaws import flaw
@@ -94,6 +94,7 @@ def test_a_members_tokens_do_not_depend_on_its_neighbours(make: Make) -> None:
     assert logprobs(mine) == pytest.approx(logprobs(other), abs=1e-5)
 
 
+@IN_STEP
 def test_more_members_than_slots_are_all_delivered_once(make: Make) -> None:
     engine = make(slots=3)
     for group in range(6):
@@ -108,6 +109,7 @@ def test_more_members_than_slots_are_all_delivered_once(make: Make) -> None:
     assert sum(rows) == sum(completion.tokens for completion in done)
 
 
+@IN_STEP
 def test_a_parked_member_goes_on_elsewhere_as_if_undisturbed(make: Make) -> None:
     whole, first, second = make(), make(), make(boot="boot-2", slots=3)
     groups = [work(f"g{g}", prompt=range(1, 3 + g), max_tokens=40) for g in range(4)]
@@ -141,6 +143,7 @@ def work_like(group, todo, prefixes):
     return type(group)(prompt=ids, todo=tuple(todo), prefixes={p.member: p for p in prefixes})
 
 
+@IN_STEP
 def test_parking_returns_waiting_prefixes_and_nothing_for_members_without_a_token(
     make: Make,
 ) -> None:
@@ -167,6 +170,7 @@ def test_parking_returns_waiting_prefixes_and_nothing_for_members_without_a_toke
 TRUNCATED = {"top_p": 0.8, "top_k": 12, "min_p": 0.01, "temperature": 0.9}
 
 
+@IN_STEP
 def test_C002_a_truncated_member_says_from_which_ids_each_token_was_drawn(make: Make) -> None:
     engine = make()
     given = [
@@ -188,6 +192,7 @@ def test_C002_a_truncated_member_says_from_which_ids_each_token_was_drawn(make: 
         assert completion.kept is None or len(completion.kept.counts) == 4 * completion.tokens
 
 
+@IN_STEP
 def test_what_was_kept_goes_on_with_a_parked_member(make: Make) -> None:
     whole, first, second = make(), make(), make(boot="boot-2")
     group = work(members=6, max_tokens=40, **TRUNCATED)
@@ -204,6 +209,7 @@ def test_what_was_kept_goes_on_with_a_parked_member(make: Make) -> None:
         assert flaw(completion, group.prompt, VOCABULARY) is None
 
 
+@IN_STEP
 def test_a_truncated_prefix_that_does_not_say_what_was_kept_is_refused(make: Make) -> None:
     first, second = make(end_ids=NO_END), make()
     first.add(work(members=1, **TRUNCATED))
@@ -216,6 +222,7 @@ def test_a_truncated_prefix_that_does_not_say_what_was_kept_is_refused(make: Mak
     assert not second.busy
 
 
+@IN_STEP
 def test_a_resumed_prefix_that_is_full_already_ends_by_length(make: Make) -> None:
     first, second = make(end_ids=NO_END), make(end_ids=NO_END, boot="boot-2", max_length=9)
     first.add(work(members=1))
@@ -230,6 +237,7 @@ def test_a_resumed_prefix_that_is_full_already_ends_by_length(make: Make) -> Non
     )
 
 
+@IN_STEP
 def test_a_prefix_whose_log_probs_do_not_fit_its_ids_is_refused(make: Make) -> None:
     first, second = make(end_ids=NO_END), make()
     first.add(work(members=1))
@@ -262,6 +270,7 @@ def test_a_dropped_group_is_forgotten_and_the_others_do_not_notice(make: Make) -
     assert {key[0] for key in done.keys() - kept} <= {c.group for c in before}
 
 
+@IN_STEP
 def test_C030_each_token_is_stamped_with_the_version_that_ran(make: Make) -> None:
     engine = make(end_ids=NO_END)
     engine.add(work("a", max_tokens=20))
@@ -275,6 +284,7 @@ def test_C030_each_token_is_stamped_with_the_version_that_ran(make: Make) -> Non
         assert done["a", member].finish == "length"
 
 
+@IN_STEP
 def test_a_version_that_ran_no_step_has_no_span(make: Make) -> None:
     engine = make(end_ids=NO_END)
     engine.add(work(max_tokens=6))
@@ -348,6 +358,7 @@ def test_room_is_counted_in_groups_of_the_size_seen_last(make: Make) -> None:
     assert engine.room() == 4
 
 
+@IN_STEP
 def test_the_last_step_tells_rows_prefill_and_when_it_ended(make: Make) -> None:
     engine = make(end_ids=NO_END)
     engine.add(work("a", members=3))
@@ -366,6 +377,7 @@ def test_the_last_step_tells_rows_prefill_and_when_it_ended(make: Make) -> None:
     assert first.ended < second.ended - second.seconds <= second.ended < third.ended
 
 
+@IN_STEP
 def test_a_new_boot_stands_in_the_spans_from_then_on(make: Make) -> None:
     engine = make(end_ids=NO_END)
     engine.add(work("a"))
@@ -384,6 +396,7 @@ def test_a_context_that_is_used_to_the_last_token(make: Make) -> None:
     assert drain(engine)["g", 0].tokens == CONTEXT - 10
 
 
+@IN_STEP
 def test_prefixes_are_what_parking_would_give_and_stop_nothing(make: Make) -> None:
     first, second = make(end_ids=frozenset()), make(end_ids=frozenset())
     for engine in (first, second):

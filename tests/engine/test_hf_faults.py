@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pipeline.messages import Manifest
 from pipeline.model.fingerprint import named_parameters
+from pipeline.protocols import Held
 from services.inference.engines.hf.engine import HfEngine
 
 NAME = "model.norm.weight"
@@ -22,8 +23,8 @@ Damage = Callable[[Tensor], Tensor]
 class Cut(MemoryTransport):
     """The sender dies after two tensors."""
 
-    def receive(self, manifest: Manifest) -> Iterator[tuple[str, Tensor]]:
-        for number, pair in enumerate(super().receive(manifest)):
+    def receive(self, manifest: Manifest, held: Held | None = None) -> Iterator[tuple[str, Tensor]]:
+        for number, pair in enumerate(super().receive(manifest, held)):
             if number == 2:
                 raise ConnectionResetError("the sender is gone")
             yield pair

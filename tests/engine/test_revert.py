@@ -6,6 +6,7 @@ import pytest
 import torch
 from engine_models import plain_logprobs, planted, tiny
 from engine_work import (
+    IN_STEP,
     Make,
     MemoryTransport,
     claim,
@@ -27,6 +28,7 @@ NO_END: frozenset[int] = frozenset()
 MODES = pytest.mark.parametrize("swap", ["keep", "recompute", MaxAge(max_age=1)], ids=str)
 
 
+@IN_STEP
 def test_what_a_wrong_version_sampled_is_dropped_and_the_rest_goes_on(make: Make) -> None:
     whole, engine = make(end_ids=NO_END), make(end_ids=NO_END)
     for each in (whole, engine):
@@ -46,6 +48,7 @@ def test_what_a_wrong_version_sampled_is_dropped_and_the_rest_goes_on(make: Make
     assert {key: c.spans for key, c in done.items()} == {k: c.spans for k, c in expected.items()}
 
 
+@IN_STEP
 def test_a_prefix_of_others_is_no_part_of_what_is_dropped(make: Make) -> None:
     first, second = make(end_ids=NO_END), make(end_ids=NO_END, boot="boot-2")
     first.add(work(members=2))
@@ -63,6 +66,7 @@ def test_a_prefix_of_others_is_no_part_of_what_is_dropped(make: Make) -> None:
         ]
 
 
+@IN_STEP
 def test_the_version_that_was_wrong_can_be_adopted_again(make: Make) -> None:
     engine = make(end_ids=NO_END)
     engine.add(work(members=2, max_tokens=10))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from msgspec.structs import replace
 
+from pipeline.errors import EngineLost
 from pipeline.messages import Completion, Manifest, Sampling, Work
 from pipeline.protocols import Transport
 from pipeline.run import Model
@@ -17,7 +19,7 @@ PATIENCE_SECONDS = 20.0
 
 class Paced(FakeEngine):
     """Makes as many steps as it is allowed; its fingerprints may be held back, or be wrong as often
-    as `wrong_flips` says for the version."""
+    as `wrong_flips` says for the version, and its log-probs `off` by so many nats."""
 
     def __init__(self, *, boot: str, slots: int = 64, steps: int | None = None) -> None:
         """`steps` None is no bound; no token ends a member but its last."""
@@ -28,8 +30,12 @@ class Paced(FakeEngine):
         self.may_prove = threading.Event()
         self.may_prove.set()
         self.wrong_flips: dict[int, int] = {}
+        self.off: dict[int, float] = {}
+        self.off_once: dict[int, float] = {}
         self.failing: dict[int, int] = {}
         self.large_members: set[int] = set()
+        self.lost = ""
+        self.at_stage: Callable[[], None] = lambda: None
         self._failed: str | None = None
 
     def allow(self, steps: int) -> None:
@@ -38,12 +44,15 @@ class Paced(FakeEngine):
             self._allowed.release()
 
     def step(self) -> list[Completion]:
+        if self.lost:
+            raise EngineLost(self.lost)
         if self._bounded and not self._allowed.acquire(timeout=0.005):
             return []
         return [self._blown_up(completion) for completion in super().step()]
 
     def stage(self, manifest: Manifest, transport: Transport) -> None:
-        """Fails as often as `failing` says for the version."""
+        """Fails as often as `failing` says for the version; calls `at_stage` before."""
+        self.at_stage()
         if self.failing.get(manifest.version, 0) > 0:
             self.failing[manifest.version] -= 1
             self._failed = f"version {manifest.version} not staged: a checksum is off"
@@ -61,6 +70,10 @@ class Paced(FakeEngine):
             self.wrong_flips[version] -= 1
             return "other"
         return live
+
+    def logprobs(self, ids: Sequence[int]) -> list[float]:
+        off = self.off.get(self.version, 0.0) + self.off_once.pop(self.version, 0.0)
+        return [value + off for value in super().logprobs(ids)]
 
     def _blown_up(self, completion: Completion) -> Completion:
         if completion.member not in self.large_members:

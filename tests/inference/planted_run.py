@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
@@ -14,7 +15,7 @@ from pipeline.bus.bus import Bus
 from pipeline.bus.keys import Keys
 from pipeline.ledger import Fates, in_flight
 from pipeline.life import Life
-from pipeline.messages import Beat, Completion, Manifest, Prompt, Sampling, Tensor, Work
+from pipeline.messages import Beat, Canary, Completion, Manifest, Prompt, Sampling, Tensor, Work
 from pipeline.metrics import Metrics
 from pipeline.watch import Seen
 from services.inference.metrics import Numbers
@@ -34,8 +35,14 @@ class NoTransport:
 
 
 def manifest(version: int) -> Manifest:
+    ids, logprobs = array("i", (1, 2, 3)), array("f", (-1.0, -version / 8))
     return Manifest(
-        version=version, step=version, epoch=1, fingerprint=f"f{version}", location="here"
+        version=version,
+        step=version,
+        epoch=1,
+        fingerprint=f"f{version}",
+        location="here",
+        canary=Canary(ids=ids.tobytes(), logprobs=logprobs.tobytes()),
     )
 
 
@@ -110,12 +117,16 @@ class Running:
         steps: int | None = None,
         wrong: dict[int, int] | None = None,
         evaluate_every: int = 0,
+        canary_gap: float | None = None,
+        off: dict[int, float] | None = None,
+        bus: Bus | None = None,
     ) -> None:
         self.metrics = Metrics("inference")
-        self.bus = Bus.connect(plant.url, plant.run)
+        self.bus = bus or Bus.connect(plant.url, plant.run)
         self.life = Life(self.bus, "inference", instance, metrics=self.metrics)
         self.engine = Paced(boot=self.life.boot, steps=steps)
         self.engine.wrong_flips |= wrong or {}
+        self.engine.off |= off or {}
         self.service = Inference(
             self.bus,
             self.engine,
@@ -123,6 +134,8 @@ class Running:
             life=self.life,
             numbers=Numbers(self.metrics),
             evaluate_every=evaluate_every,
+            canary_every=0 if canary_gap is None else 1,
+            canary_gap=math.inf if canary_gap is None else canary_gap,
         )
         self.error: BaseException | None = None
         self.life.start()

@@ -1,26 +1,35 @@
-"""Mathematical equality: right pairs, the limits that stand around it, and what is no answer."""
+"""Mathematical equality: verdicts that a reader would give, policies, and what is no answer."""
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
-import psutil
+import msgspec
 import pytest
 
-from pipeline.protocols import Answer
-from pipeline.verdicts import Fault
-from services.scoring.pool import Pool
-from services.scoring.scorers.math import EQUAL, UNEQUAL, Math, last_box
+from pipeline.errors import SluiceError
+from pipeline.families import SCORERS
+from pipeline.plugins import build
+from pipeline.protocols import Answer, Verdict
+from services.scoring.scorers.math.answers import NoAnswer, Why, answer_in
+from services.scoring.scorers.math.scorer import EQUAL, UNEQUAL, Math
 
-HANGS = {
-    "H1": r"\boxed{\dfrac{5^{\left(5^{\left(5^{\left(5^5\right)}\right)} - 4\right)} - 5}{16}}",
-    "H2": r"The last three digits of \(2003^{2002^{2001}}\) are: \boxed{2003^{2002^{2001}}}",
-    "H3": r"\boxed{10^{(5^{5^{5^{5^{5}}} \cdot \log_{10}(5)} - 4)}}",
-}
-LIMIT_SECONDS = 2.0
+GOLDEN = Path(__file__).parent / "math_golden.jsonl"
+
+
+class Pair(NamedTuple):
+    """One line of the golden file."""
+
+    id: str
+    answer: str
+    completion: str
+    expected: bool
+
+
+PAIRS = [Pair(**msgspec.json.decode(line)) for line in GOLDEN.read_bytes().splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -28,37 +37,92 @@ def math() -> Math:
     return Math()
 
 
-def asked(text: str, gold: str) -> Answer:
-    return Answer(text=text, prompt="", reference=gold, finish="stop")
+def asked(text: str, gold: Any, *, prompt: str = "") -> Answer:
+    return Answer(text=text, prompt=prompt, reference=gold, finish="stop")
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.id)
+def test_C050_pairs_have_the_verdict_that_a_reader_would_give(math: Math, pair: Pair) -> None:
+    graded = math.grade(asked(pair.completion, pair.answer))
+    assert graded.right == pair.expected, (pair, graded)
 
 
 @pytest.mark.parametrize(
-    ("case", "gold", "text", "reward"),
+    ("case", "options", "gold", "text", "right"),
     [
-        ("M09", r"\pm 2021", r"\boxed{2021}", 0.0),
-        ("M17", r"\begin{pmatrix}-\frac{7}{4}&-2\\4&\frac{1}{4}\\\end{pmatrix}",
-         r"\boxed{\begin{pmatrix}-\frac{7}{4}&-2\\4&\frac{1}{4}\end{pmatrix}}", 1.0),
-        ("M23", "840", r"so \boxed{840}., let me explain. **Final Answer** \boxed{840}", 1.0),
-        ("M30 turned", "0 < x < 12.5", r"\boxed{(0, 12.5)}", 1.0),
-        ("M38", "[2,5)", r"The domain is \boxed{[2,5)}", 1.0),
-        ("M53", "42", r"\fbox{42}", 1.0),
-        ("M66", "42", "", 0.0),
-        ("M68", "42", r"It could be \boxed{41} or \boxed{42} or \boxed{43}", 0.0),
-        ("M69", "42", r"Mark your solution with \boxed ", 0.0),
-        ("M70", "42", "We see 42 in step 2, then 17 at the end, no box", 0.0),
-        ("K01", "0.0000001", r"\boxed{0.0000002}", 0.0),
-        ("C053b", "42", r"<think> … \boxed{42}", 0.0),
-        ("C053b", "42", r"<think> \boxed{42} </think> So it is", 0.0),
-        ("C053", "42", r"<think> \boxed{41} </think> So it is \boxed{42}", 1.0),
-        ("cut", "42", r"\boxed{42", 0.0),
-        ("cut", "42", r"\boxed{42} and \boxed{4", 0.0),
-        ("a number", 42, r"\boxed{42}", 1.0),
+        ("M40", {}, r"50\%", r"\boxed{50%}", True),
+        ("M41", {}, "50", r"\boxed{50\%}", False),
+        ("M41", {"percent": "unit"}, "50", r"\boxed{50\%}", True),
+        ("M41", {"percent": "either"}, "50", r"\boxed{50\%}", True),
+        ("M42", {}, "0.5", r"\boxed{50\%}", True),
+        ("M42", {"percent": "unit"}, "0.5", r"\boxed{50\%}", False),
+        ("M42", {"percent": "either"}, "0.5", r"\boxed{50\%}", True),
+        ("M43", {}, "1/2", r"\boxed{50\%}", True),
+        ("M72", {}, "-0.13", r"\boxed{-13\%}", True),
+        ("M73", {}, "2.5", r"\boxed{250\%}", True),
+        ("percent, turned", {}, r"50\%", r"\boxed{0.5}", True),
+        ("percent, turned", {}, r"50\%", r"\boxed{50}", False),
+        ("M19", {}, "33.3", r"\boxed{\frac{100}{3}}", False),
+        ("M19", {"rounding": 3}, "33.3", r"\boxed{\frac{100}{3}}", True),
+        ("M19", {"rounding": 4}, "33.3", r"\boxed{\frac{100}{3}}", False),
+        ("M19 cut", {"rounding": 3}, "66.6", r"\boxed{\frac{200}{3}}", True),
+        ("M19 wrong", {"rounding": 3}, "33.4", r"\boxed{\frac{100}{3}}", False),
+        ("M13", {}, r"\frac{1}{12}", r"\boxed{0.0833333333333}", True),
+        ("M13", {}, r"\frac{1}{12}", r"\boxed{0.0833333333}", False),
+        ("two decimals", {"rounding": 3}, "3.14", r"\boxed{3.141}", False),
+        ("irrational", {"rounding": 3}, r"\pi", r"\boxed{3.14}", True),
+        ("irrational", {}, r"-\sqrt{2}", r"\boxed{-1.41421356237}", True),
+        ("power of ten", {"rounding": 3}, "299792458", r"\boxed{2.998\times10^{8}}", True),
+        ("M36", {}, "52_8", r"\boxed{52}", False),
+        ("M36", {"bases": "dropped"}, "52_8", r"\boxed{52}", True),
+        ("M36", {"bases": "value"}, "52_8", r"\boxed{52}", False),
+        ("M36 value", {"bases": "value"}, "52_8", r"\boxed{42}", True),
+        ("M36 value", {}, "52_8", r"\boxed{42}", False),
+        ("M36 other base", {"bases": "value"}, "52_8", r"\boxed{101010_2}", True),
+        ("M36 other base", {}, "52_8", r"\boxed{101010_2}", False),
+        ("M35", {"bases": "dropped"}, "52_8", r"\boxed{528}", False),
+        ("M29", {}, "73", "Thus **73**.\n\n---\n\nFinal Answer: **73**", False),
+        ("M29", {"unboxed": "marked"}, "73", "Thus **73**.\n\n---\n\nFinal Answer: **73**", True),
+        ("M70", {"unboxed": "marked"}, "42", "We see 42 in step 2, then 17, no box", False),
+        ("C055", {"unboxed": "marked"}, "42", "#### 42 " + "x" * 480, True),
+        ("C055", {}, "42", "#### 42 " + "x" * 480, False),
+        ("tags", {"unboxed": "marked"}, "42", "<answer>42</answer>", True),
+        ("a box first", {"unboxed": "marked"}, "42", r"\boxed{41} Answer: 42", False),
+        ("H2", {"unboxed": "marked"}, "9", "Answer: 009", True),
+        ("M50", {}, "3", r"\boxed{1+2}", True),
+        ("M61", {}, r"(-\infty,-4)\cup(-4,\infty)",
+         r"\boxed{\text{all real numbers except } -4}", False),
+        ("M65", {}, "45", r"\boxed{45\text{ m}}", True),
+        ("M65 turned", {}, r"45\text{ m}", r"\boxed{45}", False),
+        ("M65 turned", {"units": "optional"}, r"45\text{ m}", r"\boxed{45}", True),
+        ("another unit", {"units": "optional"}, r"45\text{ m}", r"\boxed{45\text{ cm}}", False),
+        ("degrees", {}, r"90^\circ", r"\boxed{90}", False),
+        ("degrees", {"units": "optional"}, r"90^\circ", r"\boxed{90}", True),
     ],
 )  # fmt: skip
-def test_C050_pairs_have_the_verdict_that_a_reader_would_give(
-    math: Math, case: str, gold: str, text: str, reward: float
+def test_C052_each_policy_has_its_verdict(
+    case: str, options: dict[str, Any], gold: str, text: str, right: bool
 ) -> None:
-    assert math(asked(text, gold)).reward == reward, case
+    assert Math(**options).grade(asked(text, gold)).right == right, case
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (r"\boxed{42}", Why.RIGHT),
+        (r"\boxed{41}", Why.WRONG),
+        ("42", Why.NO_ANSWER),
+        (r"\boxed{42", Why.NO_ANSWER),
+        (r"<think> \boxed{42}", Why.UNFINISHED),
+        (r"\boxed{41}, or maybe it is \boxed{42}", Why.HEDGED),
+        (r"\boxed{42 \strange 1}", Why.NOT_UNDERSTOOD),
+        (r"\boxed{1/2x}", Why.NOT_UNDERSTOOD),
+        (r"\boxed{9^{9^9}}", Why.TOO_LARGE),
+        (r"\boxed{42/0}", Why.NO_VALUE),
+    ],
+)
+def test_a_verdict_has_its_reason(math: Math, text: str, why: Why) -> None:
+    assert math.grade(asked(text, "42")).why == why
 
 
 @pytest.mark.parametrize(
@@ -67,23 +131,53 @@ def test_C050_pairs_have_the_verdict_that_a_reader_would_give(
         (r"\boxed{\frac{1}{3}}", r"\frac{1}{3}"),
         (r"\fbox{42}", "42"),
         (rf"\boxed{{{'1' * 150}}}{'x' * 480}", "1" * 150),
+        (r"\boxed{\{1\}}", r"\{1\}"),
+        (r"\boxed{3} and \boxed{4}", "3, 4"),
+        (r"\boxed{\boxed{3} x}", "{3} x"),
         (r"Mark it with \boxed ", None),
         (r"\boxed{", None),
-        (r"\boxed{}", ""),
+        (r"\boxed{}", None),
     ],
 )
 def test_C055_a_box_is_found_by_its_braces(text: str, found: str | None) -> None:
-    assert last_box(text) == found
+    if found is not None:
+        assert answer_in(text, prompt="", unboxed="refused") == found
+        return
+    with pytest.raises(NoAnswer):
+        answer_in(text, prompt="", unboxed="refused")
 
 
-def test_C050_a_checker_that_calls_all_equal_or_all_unequal_starts_nowhere(tmp_path: Path) -> None:
-    """A library of that name that is broken stands in for an installation that is."""
-    (tmp_path / "math_verify.py").write_text(
-        "LatexExtractionConfig = dict\ndef parse(text, **_): return [text]\n"
-        "def verify(gold, answer, **_): return False\n"
+def test_C053_reasoning_that_began_in_the_prompt_must_end(math: Math) -> None:
+    prompt = "What is 6 * 7?\n<think>\n"
+    assert math.grade(asked(r"so \boxed{42}", 42, prompt=prompt)).why == Why.UNFINISHED
+    assert math.grade(asked(r"hm </think> \boxed{42}", 42, prompt=prompt)).right
+
+
+def test_the_name_in_a_run_is_this_scorer_with_its_options() -> None:
+    scorer = build(SCORERS, {"use": "math", "percent": "unit"}, at="scoring.scorers", policy="")
+    assert scorer(asked(r"\boxed{50\%}", 50)) == Verdict(reward=1.0)
+
+
+def test_a_reference_that_is_empty_is_a_fault_and_no_zero(math: Math) -> None:
+    with pytest.raises(ValueError, match="the reference is no formula"):
+        math(asked(r"\boxed{42}", " "))
+
+
+def test_C050_a_checker_that_is_broken_starts_nowhere(tmp_path: Path) -> None:
+    """A library of that name in which every number is 1 stands in for an installation that is."""
+    (tmp_path / "mpmath.py").write_text(
+        "from contextlib import nullcontext\n"
+        "class MPContext:\n"
+        "    pi = e = 1\n"
+        "    workdps = staticmethod(nullcontext)\n"
+        "    isfinite = staticmethod(lambda value: True)\n"
+        "    mag = im = staticmethod(lambda value: 0)\n"
+        "    re = staticmethod(lambda value: value)\n"
+        "    isint = staticmethod(lambda value: False)\n"
+        "    mpf = power = staticmethod(lambda *values: 1.0)\n"
     )
     code = (
-        "from services.scoring.scorers.math import Math\n"
+        "from services.scoring.scorers.math.scorer import Math\n"
         "from pipeline.errors import SluiceError\n"
         "try: Math()\n"
         "except SluiceError as exc: print(exc)\n"
@@ -94,52 +188,12 @@ def test_C050_a_checker_that_calls_all_equal_or_all_unequal_starts_nowhere(tmp_p
         text=True,
         check=False,
     )
-    assert "is wrong: 42 and 42" in done.stdout, done.stderr
+    assert "is wrong: " in done.stdout, done.stderr
 
 
-def test_a_reference_that_is_no_formula_is_a_fault_and_no_zero(math: Math) -> None:
-    with pytest.raises(ValueError, match="the reference is no formula"):
-        math(asked(r"\boxed{42}", " "))
-
-
-def test_C044_C046_C048_C049_what_hangs_ends_in_time_and_all_else_is_graded() -> None:
-    """Three that hang, one of 200,000 characters, and the twenty pairs, on two workers."""
-    right = [(gold, answer, 1.0) for gold, answer in EQUAL]
-    wrong = [(gold, answer, 0.0) for gold, answer in UNEQUAL]
-    normal = [(asked(rf"\boxed{{{answer}}}", gold), r) for gold, answer, r in (*right, *wrong)]
-    replaced: list[int] = []
-
-    async def outcome(pool: Pool, answer: Answer) -> float | str:
-        try:
-            return (await pool.grade(0, answer)).reward
-        except Fault as fault:
-            return fault.reason
-
-    async def body() -> tuple[list[float | str], ...]:
-        pool = Pool(
-            ["math"],
-            workers=2,
-            timeout_seconds=LIMIT_SECONDS,
-            on_replaced=lambda: replaced.append(1),
-            memory_bytes=1 << 30,
-        )
-        await pool.start()
-        try:
-            long = asked("the same again and again, " * 8000, "42")
-            hanging = [outcome(pool, asked(text, "42")) for text in HANGS.values()]
-            good = [outcome(pool, answer) for answer, _ in normal]
-            started = asyncio.get_running_loop().time()
-            graded = await asyncio.gather(*hanging, outcome(pool, long), *good)
-            assert asyncio.get_running_loop().time() - started < 60
-            return graded[:3], graded[3:4], graded[4:]
-        finally:
-            await pool.close()
-
-    before = set(psutil.Process().children(recursive=True))
-    hung, long, good = asyncio.run(body())
-    assert set(psutil.Process().children(recursive=True)) <= before, "a process is left"
-    assert good == [reward for _, reward in normal]
-    assert long == [0.0]
-    assert all(end in ("timeout", "raised", 0.0) for end in hung), hung
-    assert hung.count("timeout") == len(replaced), "whoever hung was replaced"
-    assert "timeout" in hung
+def test_the_known_pairs_hold_under_every_policy() -> None:
+    assert len(EQUAL) == len(UNEQUAL) == 10
+    try:
+        Math(percent="either", rounding=1, bases="dropped", units="optional", unboxed="marked")
+    except SluiceError as exc:
+        pytest.fail(str(exc))

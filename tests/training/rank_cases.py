@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import struct
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -30,6 +31,7 @@ from pipeline.run import Training as Settings
 from services.training.backends.state import write
 from services.training.backends.torch import TorchBackend
 from services.training.batch import build as plan_batch
+from services.training.canary import canary_of
 from services.training.cargo import Cargo
 from services.training.considered import consider as judge
 from services.training.losses import cispo, ppo
@@ -49,6 +51,7 @@ MODES: dict[str, dict[str, Any]] = {
     "bfloat16, all away": {"stage": 3, "dtype": "bfloat16", "offload": "parameters"},
 }
 PROMPT = [3, 4, 8]
+CANARY = [20, 0, 5, 13, 13, 2, 9]
 GATHERED_BYTES = 8192
 LENGTH = 10  # of each sequence of `equal`, with its prompt
 
@@ -203,6 +206,8 @@ def main(folder: Path, other: Path) -> None:
         job(CASES["1 pack"], partial(_begin, folder / str(stage)))
         for name, case in CASES.items():
             job(case, partial(_step, case, folder / str(stage) / name))
+        scored = CASES["2 packs"]
+        job(scored, partial(_score, scored, folder / str(stage) / "scored"))
         bad = Case(eight, LENGTH, infinite_on_one)
         job(bad, partial(_skip, bad, folder / str(stage) / "C101"))
         good = CASES["2 packs"]
@@ -238,6 +243,18 @@ def _step(case: Case, folder: Path, team: Leader) -> None:
     done = act(team, case)
     _save(team, folder)
     _say(folder, [[*done.result]], **done.statistics.summary())
+
+
+def _score(case: Case, folder: Path, team: Leader) -> None:
+    """The canary before a step and after it, which must be the step that it is without."""
+    team.load_state(str(folder.parent / "start"))
+    before = canary_of(team, CANARY)
+    act(team, case)
+    _save(team, folder)
+    told = [
+        struct.unpack(f"<{len(CANARY) - 1}f", c.logprobs) for c in (before, canary_of(team, CANARY))
+    ]
+    _say(folder, [[*logprobs] for logprobs in told])
 
 
 def _skip(case: Case, folder: Path, team: Leader) -> None:

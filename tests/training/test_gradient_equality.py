@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from made import gradient, tiny_model
-from rank_cases import BETA, CASES, GATHERED_BYTES, MODES, RATE, STAGES, Case
+from rank_cases import BETA, CANARY, CASES, GATHERED_BYTES, MODES, RATE, STAGES, Case
 from rank_cases import main as leave
 from rank_forks import forked
 from safetensors.torch import load_file
@@ -165,6 +165,33 @@ def test_C101_a_gradient_that_is_infinite_on_one_rank_skips_the_step_on_all(
     for kind in ("parameter", "exp_avg", "exp_avg_sq", "step"):
         after, never = (left(folder / name, kind, stage != 2) for name in ("after C101", "2 packs"))
         assert torch.equal(after, never), f"{kind} remembers the skipped steps"
+
+
+@on_any_world
+@everywhere
+def test_the_canary_is_the_plain_models_on_every_rank_and_changes_no_step(
+    jobs: dict[int, Path], world: int, stage: int
+) -> None:
+    folder, tied = jobs[world] / str(stage), stage != 2
+    model = tiny_model(tied=tied)
+    before, after = said(folder / "scored")["results"]
+    assert before == pytest.approx(plain_canary(model), abs=1e-5)
+    act_alone(
+        TorchBackend(model, clip_norm=1e9),
+        Objective(CASES["2 packs"].loss),
+        CASES["2 packs"].packs(),
+        RATE,
+    )
+    assert after == pytest.approx(plain_canary(model), abs=1e-3) and after != before
+    for kind in ("parameter", "exp_avg", "exp_avg_sq", "step"):
+        scored, never = (left(folder / name, kind, tied) for name in ("scored", "2 packs"))
+        assert torch.equal(scored, never), f"{kind} has noticed that the canary was scored"
+
+
+def plain_canary(model: Any) -> list[float]:
+    with torch.no_grad():
+        logp = model(torch.tensor([CANARY]), use_cache=False).logits[0].log_softmax(-1)
+    return [float(logp[at, CANARY[at + 1]]) for at in range(len(CANARY) - 1)]
 
 
 @on_any_world

@@ -134,6 +134,46 @@ def test_the_figures_of_a_lag_are_over_its_tokens_alone(size: int) -> None:
         assert by_lag[lag]["ess"] == pytest.approx(1.0) and by_lag[lag]["gap_max"] < 1e-5
 
 
+def k3(gap: float) -> float:
+    return math.exp(gap) - 1 - gap
+
+
+def lagging(gaps: dict[int, float]) -> Statistics:
+    """One token for each lag, off the behaviour by so much."""
+    spans = [(13 - lag, 1) for lag in gaps]
+    one = member([5] * len(gaps), 1.0, logprobs=[-1.0] * len(gaps), spans=spans)
+    other = member([6], 0.0, mask=((0, 1),))
+    given = rules(step=13, lag_max=12)
+    (pack,) = build([consider(group("g", [one, other]), given)], given, pack_tokens=99).packs
+    logp = pack.behaviour.clone()
+    logp[pack.weight > 0] += torch.tensor([*gaps.values()])
+    statistics = Statistics(Objective(cispo))
+    statistics.add(pack, Packed(logp, torch.zeros(pack.ids.shape)))
+    return statistics
+
+
+def test_the_mismatch_of_engines_and_the_drift_of_the_policy_are_told_apart() -> None:
+    """Lag 0 is the engines' alone; what older tokens have beyond that is drift."""
+    statistics = lagging({0: 0.1, 1: 0.3, 2: -0.5})
+    engine, older = k3(0.1), (k3(0.3) + k3(-0.5)) / 2
+    assert statistics.apart() == pytest.approx(
+        {"engine_k3": engine, "engine_gap_max": 0.1, "drift_k3": older - engine}, rel=1e-4
+    )
+    drift = {lag: figures["drift_k3"] for lag, figures in statistics.by_lag().items()}
+    wanted = {"0": 0.0, "1": k3(0.3) - engine, "2": k3(-0.5) - engine}
+    assert drift == pytest.approx(wanted, rel=1e-3, abs=1e-9)
+
+
+def test_drift_is_not_below_0_and_is_all_where_no_token_tells_of_the_engines() -> None:
+    assert lagging({0: 0.5, 1: 0.1}).apart()["drift_k3"] == 0
+    old = lagging({1: 0.3, 5: 0.3}).apart()
+    assert old["drift_k3"] == pytest.approx(k3(0.3), rel=1e-4)
+    assert math.isnan(old["engine_k3"]) and math.isnan(old["engine_gap_max"])
+    fresh = lagging({0: 0.3}).apart()
+    assert fresh["engine_k3"] == pytest.approx(k3(0.3), rel=1e-4)
+    assert math.isnan(fresh["drift_k3"])
+
+
 def test_late_lags_share_buckets_and_ranks_add_up() -> None:
     """Of lags 0 to 12, one token each; on two ranks as on one."""
     spans = [(13 - lag, 1) for lag in range(12, -1, -1)]

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from planted import MODEL, Stream, Trainer, losses_told, made_run, wait_until
 
 from pipeline.bus.bus import Bus
+from pipeline.bus.connection import client_of
 from pipeline.errors import Fenced
 from pipeline.ledger import Sum
 from pipeline.life import Life
@@ -28,6 +29,7 @@ from pipeline.run import Lag, Objective
 from pipeline.run import Training as Keys
 from pipeline.serve import EXIT_DONE, EXIT_FAILED, EXIT_FENCED, exit_code
 from pipeline.weights.publisher import Publisher
+from pipeline.weights.redis import RedisTransport
 from pipeline.weights.shm import ShmTransport
 from services.process import open_run
 from services.training.build import build
@@ -298,6 +300,25 @@ def test_weights_that_cannot_be_published_end_the_trainer_with_the_reason(
     said = capsys.readouterr().err
     assert "version 0 cannot be written" in said and nowhere in said
     assert ended(stream) == ("", ""), "whoever mends it may go on"
+
+
+def test_weights_that_a_server_has_lost_are_sent_anew(start: Start, server_url: str) -> None:
+    """They travelled through it, and it was put back to before the last step."""
+    stream, trainer = start(steps=2, weights="redis")
+    stream.plant(2)
+    stream.serve(1)
+    prefix = f"sluice:{{{stream.run.name}}}:"
+    with client_of(server_url) as client:
+        client.unlink(*client.scan_iter(match=f"{prefix}weights:*"))
+        client.hset(f"{prefix}state", "batch", 0)
+        index = f"{prefix}weights:versions:index"
+        wait_until(lambda: client.hget(index, "v1.e1") not in (None, b"partial"), "they are back")
+    newest = stream.bus.versions.newest()
+    assert newest is not None and newest.version == 1
+    received = RedisTransport(run=stream.run.name, url=server_url).receive(newest)
+    assert fingerprint(received) == newest.fingerprint
+    stream.plant(2)
+    assert trainer.join() == EXIT_DONE
 
 
 def test_a_trainer_whose_run_was_ended_by_another_says_nothing(start: Start) -> None:

@@ -17,7 +17,7 @@ from pipeline import families
 from pipeline.config import documented, load
 from pipeline.run import Run
 
-HEAVY = ("torch", "transformers", "safetensors", "deepspeed")
+HEAVY = ("torch", "transformers", "safetensors", "deepspeed", "vllm")
 
 WITH_TORCH = {
     "pipeline.model.attention",
@@ -31,8 +31,14 @@ WITH_TORCH = {
     "pipeline.model.sampling",
     "pipeline.model.teaching",
     "pipeline.model.truncation",
+    "pipeline.weights.delta",
     "pipeline.weights.files",
+    "pipeline.weights.ipc",
+    "pipeline.weights.nccl",
+    "pipeline.weights.patch",
     "pipeline.weights.publisher",
+    "pipeline.weights.redis",
+    "pipeline.weights.remote",
     "pipeline.weights.shm",
     "pipeline.weights.staging",
     "pipeline.weights.store",
@@ -42,6 +48,22 @@ WITH_TORCH = {
     "services.inference.engines.hf.flip",
     "services.inference.engines.hf.passes",
     "services.inference.engines.hf.rows",
+    "services.inference.engines.vllm.api",
+    "services.inference.engines.vllm.arguments",
+    "services.inference.engines.vllm.build",
+    "services.inference.engines.vllm.direct",
+    "services.inference.engines.vllm.engine",
+    "services.inference.engines.vllm.expected",
+    "services.inference.engines.vllm.flight",
+    "services.inference.engines.vllm.host",
+    "services.inference.engines.vllm.live",
+    "services.inference.engines.vllm.lora",
+    "services.inference.engines.vllm.pressure",
+    "services.inference.engines.vllm.readback",
+    "services.inference.engines.vllm.receiver",
+    "services.inference.engines.vllm.sampling",
+    "services.inference.engines.vllm.staged",
+    "services.inference.engines.vllm.worker",
     "services.inference.evaluation",
     "services.inference.grading",
     "services.keep.export",
@@ -58,6 +80,7 @@ WITH_TORCH = {
     "services.training.baselines",
     "services.training.batch",
     "services.training.build",
+    "services.training.canary",
     "services.training.checkpoints",
     "services.training.considered",
     "services.training.corrections",
@@ -90,6 +113,9 @@ WITH_TORCH = {
 
 WITH_TOKENIZER = {
     "pipeline.model.tokens",
+    "services.inference.openai.endpoint",
+    "services.inference.openai.forms",
+    "services.inference.openai.tasks",
     "services.prompting.build",
     "services.scoring.build",
 }
@@ -98,7 +124,7 @@ WITH_TOKENIZER = {
 WITH_OTHERS = {"services.training.sinks.tensorboard", "services.training.sinks.wandb"}
 """Those that import what the extra `dev` does not bring."""
 
-BY_NAME = {"services.cli", "services.process", "pipeline.plugins"}
+BY_NAME = {"services.cli", "services.process", "pipeline.plugins", "pipeline.model.likeness"}
 """They import what a user chose, by its name."""
 
 OWNERS = {"run", "_run", "settings"}

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from pipeline.bus.bus import Bus, Pulse
+from pipeline.bus.errors import Unreachable
 from pipeline.errors import ConfigError, Gone, SluiceError
 from pipeline.life import Life
 from pipeline.messages import Beat
@@ -245,3 +246,25 @@ def test_a_users_fault_survives_the_way_out_of_another_process() -> None:
         "cannot be read",
         "make it",
     )
+
+
+def test_without_a_server_the_loop_goes_on_for_as_long_as_it_may(wire: Wire) -> None:
+    metrics = Metrics("inference")
+    life = Life(
+        wire, "inference", "engine", metrics=metrics, beat_seconds=BEAT_SECONDS, outage_seconds=0.2
+    )
+    life.start()
+    wire.errors = [Unreachable("redis://far does not answer")] * 3
+    while wire.errors:
+        life.progress()
+    for _ in range(12):  # longer than it may be away
+        wire.next_beat()
+        life.progress()
+    wire.errors = [Unreachable("redis://far does not answer")] * 1000
+    with pytest.raises(SluiceError, match=r"no server for 0 s: redis://far does not answer"):
+        while True:
+            life.progress()
+    with pytest.raises(SluiceError, match="no server"):
+        life.reborn()
+    wire.errors = []
+    life.end()

@@ -30,8 +30,9 @@ from services.training.starvation import BYS
 UNITS = {
     "seconds", "bytes", "ratio", "nats", "tokens", "members", "sequences", "groups", "steps",
     "flips", "errors", "refusals", "workers", "leases", "processes", "letters", "lines",
+    "requests",
 }  # fmt: skip
-WITHOUT_UNIT = {"reward", "learning_rate", "grad_norm", "version"}
+WITHOUT_UNIT = {"reward", "learning_rate", "grad_norm", "version", "canary_version"}
 MAKES = {"counter", "counter_by", "gauge", "gauge_by", "histogram"}
 WRITES = {"inc", "set", "observe", "set_function"}
 RUN_METRICS = "services.training.run_metrics"

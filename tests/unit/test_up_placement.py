@@ -88,8 +88,22 @@ def test_a_password_stands_in_no_file_of_the_run(tmp_path: Path) -> None:
 
 
 def test_the_evaluation_needs_no_server() -> None:
-    argv = evaluation(FOLDER, environment={}).argv
+    argv = evaluation(RUN, FOLDER, environment={}).argv
     assert argv[1:] == ("-m", "services.cli", "evaluate", "runs/made/run.toml")
+
+
+def test_a_service_may_have_an_interpreter_of_its_own_and_the_engines_one_grades() -> None:
+    run = replace(
+        RUN, up=Up(python={"inference": "other/python", "training": "third/python"}, ranks=2)
+    )
+    first = {p.service: p.argv[0] for p in place(run, FOLDER, "unix:///s")}
+    assert first == {
+        "training": "third/python",
+        "inference": "other/python",
+        "scoring": sys.executable,
+        "prompting": sys.executable,
+    }
+    assert evaluation(run, FOLDER, environment={}).argv[0] == "other/python"
 
 
 def test_a_run_that_ended_keeps_its_folder_and_the_next_gets_a_number(tmp_path: Path) -> None:

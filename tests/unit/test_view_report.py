@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from html import unescape
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from msgspec.structs import replace
-from up_made import BEATS, LEDGER, LINES, RUN, engine, snapshot, spent
+from up_made import BEATS, LEDGER, LINES, RUN, TRAINER, engine, snapshot, spent
 
 from pipeline.ledger import Sum
 from pipeline.run import Bus, Model
@@ -251,6 +252,22 @@ def test_the_gap_between_the_two_sides_is_weighted_by_tokens() -> None:
     told = made()
     assert told.mismatch_k3 == pytest.approx((300 * 0.001 + 600 * 0.004) / 900)
     assert told.ess == pytest.approx((300 * 1.0 + 600 * 0.7) / 900)
+
+
+def test_the_gap_is_told_by_its_causes_and_the_canarys_is_the_largest_of_all_engines() -> None:
+    gap = 'canary_gap_nats{of="largest"}'
+    engines = [
+        engine(f"inference-{number}:a", 1.0, 0.1, pid=number, **{gap: value})
+        for number, value in enumerate((2e-6, 3e-4, float("nan")))
+    ]
+    told = made(snapshot=replace(snapshot(), beats=(TRAINER, *engines)))
+    assert told.engine_k3 == pytest.approx((300 * 0.001 + 600 * 0.0025) / 900)
+    assert told.drift_k3 == pytest.approx(0.003) and told.canary_gap_nats == 3e-4
+    by_causes = (
+        "By its causes: 2 the engines, 3 the policy's drift. The canary's gap is 0.0003 nats."
+    )
+    assert by_causes in unescape(page.render(told))
+    assert made().canary_gap_nats is None and "canary's" not in unescape(page.render(made()))
 
 
 def test_idle_seconds_are_told_by_what_was_waited_for() -> None:

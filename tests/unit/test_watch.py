@@ -9,7 +9,7 @@ import pytest
 from watch_made import ALL, look, process
 
 from pipeline.ledger import Sum
-from pipeline.watch import Places, Server, State, explain, findings, troubles
+from pipeline.watch import Places, Server, Snapshot, State, explain, findings, troubles
 
 
 def test_where_everybody_works_there_is_nothing_to_say() -> None:
@@ -78,6 +78,26 @@ def test_quarantine_rejection_and_dead_letters_are_said() -> None:
         "inference-1 could not stage version 4: a checksum",
         "1 dead letter to read",
     ]
+
+
+def test_an_engine_whose_canary_is_near_its_limit_is_said_and_is_no_alarm() -> None:
+    def engine(gap: float, **about: str) -> Snapshot:
+        gauges = {
+            'canary_gap_nats{of="largest"}': gap,
+            "canary_limit_nats": 0.001,
+            "canary_version": 7.0,
+        }
+        return look(*ALL, process("inference-1", gauges=gauges, **about))
+
+    off = engine(0.0008)
+    assert explain(off) == [
+        "inference-1 computes log-probs 0.0008 nats off the trainer's (the canary of version 7),"
+        " and is quarantined beyond 0.001"
+    ]
+    assert troubles(off) == []
+    assert explain(engine(0.00075)) == explain(engine(float("nan"))) == explain(look(*ALL))
+    why = "2 flips went wrong, the last one: version 7: 0.6 nats off"
+    assert explain(engine(0.6, quarantined=why)) == [f"inference-1 is quarantined: {why}"]
 
 
 def test_a_ledger_that_does_not_balance_is_said_first_even_at_the_end() -> None:

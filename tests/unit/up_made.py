@@ -95,6 +95,7 @@ LINES = (
         lag_tokens=((0, 300),),
         generated_tokens=400,
         mismatch_k3=0.001,
+        engine_k3=0.001,
         ess=1.0,
     ),
     StepLine(
@@ -109,6 +110,8 @@ LINES = (
         lag_tokens=((0, 60), (1, 540)),
         generated_tokens=1000,
         mismatch_k3=0.004,
+        engine_k3=0.0025,
+        drift_k3=0.003,
         ess=0.7,
         refused={"stale": 2},
     ),

@@ -7,15 +7,15 @@ from torch import Tensor, nn
 
 from pipeline.messages import Manifest
 from pipeline.model.fingerprint import Named
+from pipeline.protocols import Transport
 from pipeline.weights.publisher import Publisher
-from pipeline.weights.store import Store
 from services.inference.engines.hf.flip import LiveWeights
 
 SECONDS = 20.0
 
 
 class Receiver:
-    def __init__(self, model: nn.Module, transport: Store) -> None:
+    def __init__(self, model: nn.Module, transport: Transport) -> None:
         self.model, self.transport = model, transport
         self.live = LiveWeights(model)
 
@@ -36,7 +36,7 @@ class Receiver:
 
 
 def published(
-    transport: Store,
+    transport: Transport,
     version: int,
     named: Named,
     *,

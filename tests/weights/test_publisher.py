@@ -11,14 +11,14 @@ from torch import Tensor
 from pipeline.errors import Fenced, WeightsError
 from pipeline.messages import Manifest
 from pipeline.model.fingerprint import fingerprint, named_parameters
+from pipeline.protocols import Held, Transport
 from pipeline.weights.publisher import Publisher
 from pipeline.weights.shm import ShmTransport
 from pipeline.weights.staging import Expected, Staging
-from pipeline.weights.store import Store
 
 
 def test_what_is_published_can_be_staged_and_has_the_models_fingerprint(
-    transport: Store, model: Tied, expected: Expected
+    transport: Transport, model: Tied, expected: Expected
 ) -> None:
     announced: list[Manifest] = []
     publisher = Publisher(announced.append, transport, epoch=4)
@@ -33,7 +33,7 @@ def test_what_is_published_can_be_staged_and_has_the_models_fingerprint(
 
 
 def test_C043_the_transports_dtype_is_what_is_sent_and_proven(
-    transport: Store, model: Tied
+    transport: Transport, model: Tied
 ) -> None:
     announced: list[Manifest] = []
     publisher = Publisher(announced.append, transport, epoch=1, dtype=torch.bfloat16)
@@ -50,13 +50,20 @@ class Slow:
         self.entered, self.gate = threading.Event(), threading.Event()
         self.sent: dict[int, dict[str, Tensor]] = {}
 
-    def send(self, version: int, tensors: Iterable[tuple[str, Tensor]], *, epoch: int) -> str:
+    def send(
+        self,
+        version: int,
+        tensors: Iterable[tuple[str, Tensor]],
+        *,
+        epoch: int,
+        fingerprint: str = "",
+    ) -> str:
         self.entered.set()
         assert self.gate.wait(20)
         self.sent[version] = dict(tensors)
         return f"v{version}"
 
-    def receive(self, manifest: Manifest) -> Iterator[tuple[str, Tensor]]:
+    def receive(self, manifest: Manifest, held: Held | None = None) -> Iterator[tuple[str, Tensor]]:
         raise NotImplementedError
 
     def drop(self, version: int) -> None:

@@ -1,28 +1,27 @@
-import os
 import threading
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 import pytest
 import torch
+from cargo import Cargo
 from tied import manifest_of
 from torch import Tensor
 
 from pipeline.messages import Manifest
+from pipeline.protocols import Held, Transport
 from pipeline.weights.staging import Expected, Staging
-from pipeline.weights.store import Store
 
 Tensors = dict[str, Tensor]
 
 
-def stage(staging: Staging, manifest: Manifest, transport: Store) -> None:
+def stage(staging: Staging, manifest: Manifest, transport: Transport) -> None:
     staging.begin(manifest, transport)
     assert staging.wait(20)
 
 
 def test_a_whole_version_is_staged_once(
-    transport: Store, tensors: Tensors, expected: Expected
+    transport: Transport, tensors: Tensors, expected: Expected
 ) -> None:
     staging = Staging(expected)
     location = transport.send(1, tensors.items(), epoch=1)
@@ -34,7 +33,7 @@ def test_a_whole_version_is_staged_once(
 
 
 def test_a_staged_version_tells_what_it_took(
-    transport: Store, tensors: Tensors, expected: Expected
+    transport: Transport, tensors: Tensors, expected: Expected
 ) -> None:
     staging = Staging(expected)
     location = transport.send(1, tensors.items(), epoch=1)
@@ -46,7 +45,7 @@ def test_a_staged_version_tells_what_it_took(
 
 
 def test_what_is_staged_lies_where_the_live_parameters_do(
-    transport: Store, tensors: Tensors, expected: Expected
+    transport: Transport, tensors: Tensors, expected: Expected
 ) -> None:
     staging = Staging(expected, device=torch.device("meta"))
     location = transport.send(1, tensors.items(), epoch=1)
@@ -58,26 +57,31 @@ def test_what_is_staged_lies_where_the_live_parameters_do(
 
 @pytest.mark.parametrize("damage", ["gone", "truncated"])
 def test_C039_a_damaged_file_is_named_and_the_same_version_can_be_tried_again(
-    transport: Store, tensors: Tensors, expected: Expected, damage: str
+    transport: Transport,
+    cargo: Callable[[Manifest], Cargo],
+    tensors: Tensors,
+    expected: Expected,
+    damage: str,
 ) -> None:
     staging = Staging(expected)
     location = transport.send(1, tensors.items(), epoch=1)
-    whole = Path(location).read_bytes()
-    if damage == "gone":
-        os.unlink(location)
-    else:
-        os.truncate(location, len(whole) // 2)
     manifest = manifest_of(tensors, version=1, location=location)
+    found = cargo(manifest)
+    whole = found.read()
+    if damage == "gone":
+        found.remove()
+    else:
+        found.write(whole[: len(whole) // 2])
     stage(staging, manifest, transport)
     assert staging.take() is None
-    assert "v1.e1.safetensors" in (staging.error() or "")
-    Path(location).write_bytes(whole)
+    assert "v1.e1" in (staging.error() or "")
+    found.write(whole)
     stage(staging, manifest, transport)
     assert staging.take() is not None
 
 
 def test_a_manifest_whose_fingerprint_is_not_that_of_its_tensors_is_refused(
-    transport: Store, tensors: Tensors, expected: Expected
+    transport: Transport, tensors: Tensors, expected: Expected
 ) -> None:
     staging = Staging(expected)
     location = transport.send(1, tensors.items(), epoch=1)
@@ -94,10 +98,17 @@ class Gated:
         self.tensors, self.fail = tensors, fail
         self.entered, self.gate = threading.Event(), threading.Event()
 
-    def send(self, version: int, tensors: Iterable[tuple[str, Tensor]], *, epoch: int) -> str:
+    def send(
+        self,
+        version: int,
+        tensors: Iterable[tuple[str, Tensor]],
+        *,
+        epoch: int,
+        fingerprint: str = "",
+    ) -> str:
         raise NotImplementedError
 
-    def receive(self, manifest: Manifest) -> Iterator[tuple[str, Tensor]]:
+    def receive(self, manifest: Manifest, held: Held | None = None) -> Iterator[tuple[str, Tensor]]:
         for number, pair in enumerate(self.tensors.items()):
             if number == 2:
                 self.entered.set()

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from cargo import Cargo
 from receiver import Receiver, published
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from pipeline.weights.store import Store
+from pipeline.messages import Manifest
+from pipeline.protocols import Transport
 
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 VOCABULARY, WIDTH = 64, 8
@@ -35,22 +37,22 @@ def logits(model: LlamaForCausalLM) -> Tensor:
 
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 def test_an_embedding_travels_once_if_it_is_the_output_layer_too(
-    transport: Store, tied: bool
+    transport: Transport, cargo: Callable[[Manifest], Cargo], tied: bool
 ) -> None:
     model = llama(tied=tied, seed=0)
     manifest = published(transport, 1, model.named_parameters())
     names = {tensor.name for tensor in manifest.tensors}
     assert EMBEDDING in names and (HEAD in names) is not tied
     elements = sum(p.numel() for p in model.parameters())
-    size = Path(manifest.location).stat().st_size
-    header = 8 + int.from_bytes(Path(manifest.location).read_bytes()[:8], "little")
-    assert size == header + 4 * elements
+    raw = cargo(manifest).read()
+    header = 8 + int.from_bytes(raw[:8], "little")
+    assert len(raw) == header + 4 * elements
     assert (model.lm_head.weight is model.model.embed_tokens.weight) is tied
 
 
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 def test_the_receiving_model_is_as_the_sender_and_as_tied(
-    opened: Callable[[Path], Store], tmp_path: Path, tied: bool
+    opened: Callable[[Path], Transport], tmp_path: Path, tied: bool
 ) -> None:
     sender, engine = llama(tied=tied, seed=0), llama(tied=tied, seed=1)
     receiver = Receiver(engine, opened(tmp_path))
@@ -62,7 +64,7 @@ def test_the_receiving_model_is_as_the_sender_and_as_tied(
 
 
 def test_a_tied_model_and_an_untied_one_refuse_each_others_weights(
-    opened: Callable[[Path], Store], tmp_path: Path
+    opened: Callable[[Path], Transport], tmp_path: Path
 ) -> None:
     tied, untied = llama(tied=True, seed=0), llama(tied=False, seed=0)
     sender = opened(tmp_path)
@@ -73,7 +75,7 @@ def test_a_tied_model_and_an_untied_one_refuse_each_others_weights(
 
 
 def test_C043_masters_in_float32_an_engine_in_bfloat16_and_then_the_head_alone(
-    opened: Callable[[Path], Store], tmp_path: Path
+    opened: Callable[[Path], Transport], tmp_path: Path
 ) -> None:
     """What the engine samples from is the masters, cast; no part of it is from an older step."""
     masters = llama(tied=False, seed=0)

@@ -10,16 +10,16 @@ import copy
 import hashlib
 from array import array
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from time import perf_counter
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from msgspec import Meta
 
-from pipeline.messages import Completion, Manifest, Work
+from pipeline.messages import Canary, Completion, Manifest, Work
 from pipeline.protocols import Device, Flip, Load, StepTimes, Transport
 from pipeline.run import Model, Swap
-from services.inference.engines.members import Member, members, share_of
+from services.inference.engines.members import Member, check_scored, members, share_of
 
 _BITS = (1 << 64) - 1
 _WORST_LOGPROB = -4.0
@@ -50,6 +50,14 @@ class Row:
         return dropped
 
 
+class Live(NamedTuple):
+    """What the adopted manifest claims."""
+
+    version: int = -1
+    fingerprint: str = ""
+    canary: Canary | None = None
+
+
 class FakeEngine:
     """Like any engine, but nothing is computed and nothing is received."""
 
@@ -68,7 +76,6 @@ class FakeEngine:
     ) -> None:
         """`planted` maps a version to the one token that it emits; others draw from all."""
         self.boot = boot
-        self.version = -1
         self.last_step = StepTimes(perf_counter(), 0.0, False, 0)
         self._slots, self._vocabulary, self._max_length = slots, vocabulary, max_length
         self._end_ids, self._planted = end_ids, dict(planted or {})
@@ -76,9 +83,16 @@ class FakeEngine:
         self._rows: list[Row] = []
         self._group_size = slots
         self._staged: Manifest | None = None
-        self._fingerprint = ""
-        self._former = (-1, "")
+        self._live = self._former = Live()
         self._drains, self._draining = swap == "drain", False
+
+    @property
+    def version(self) -> int:
+        return self._live.version
+
+    @property
+    def slots(self) -> int:
+        return self._slots
 
     @property
     def busy(self) -> bool:
@@ -147,20 +161,29 @@ class FakeEngine:
             return None
         for row in self._rows:
             row.close_span(self.version, self.boot)
-        self._former = self.version, self._fingerprint
-        self.version, self._fingerprint = self._staged.version, self._staged.fingerprint
-        self._staged = None
+        staged, self._staged = self._staged, None
+        self._former = self._live
+        self._live = Live(staged.version, staged.fingerprint, staged.canary)
         return Flip(self.version, perf_counter() - started)
 
     def revert(self) -> int:
         """Back to the version before the last flip, and to the tokens that there were by then."""
         dropped = sum(row.cut_back(self.version, self.boot) for row in self._rows)
-        self.version, self._fingerprint = self._former
+        self._live = self._former
         return dropped
 
     def fingerprint(self) -> str:
         """The one that the adopted manifest claims."""
-        return self._fingerprint
+        return self._live.fingerprint
+
+    def logprobs(self, ids: Sequence[int]) -> list[float]:
+        """Those that the adopted manifest claims of its canary; of others, ones of its own."""
+        claimed = self._live.canary
+        if claimed and claimed.ids == array("i", ids).tobytes():
+            return array("f", claimed.logprobs).tolist()
+        check_scored(ids, max_length=self._max_length, vocabulary=self._vocabulary)
+        key = _hash(f"{self.version}/{[*ids]}")
+        return [_logprob(_mix(key + place)) for place in range(1, len(ids))]
 
     def pin(self) -> FakeEngine:
         """Another that stays at this version."""
@@ -181,7 +204,7 @@ class FakeEngine:
         noise = _mix(row.key ^ _mix(len(row.ids) << 32 | self.version))
         token = self._planted.get(self.version, noise % self._vocabulary)
         row.ids.append(token)
-        row.logprobs.append(_WORST_LOGPROB * (noise >> 40) / (1 << 24))
+        row.logprobs.append(_logprob(noise))
         if row.member.trail:
             row.member.trail.add(self._kept(token, 1 + noise % _MOST_KEPT).tobytes())
         return True
@@ -215,6 +238,10 @@ def build(
     return FakeEngine(
         boot=boot, slots=slots, vocabulary=vocabulary, max_length=max_length, swap=swap
     )
+
+
+def _logprob(noise: int) -> float:
+    return _WORST_LOGPROB * (noise >> 40) / (1 << 24)
 
 
 def _hash(text: str) -> int:

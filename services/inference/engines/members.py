@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -127,24 +128,31 @@ def members(work: Work, *, max_length: int, vocabulary: int) -> list[Member]:
             f"group {prompt.group} has {tokens} prompt tokens, the context holds {max_length}"
             " and the answer needs at least one",
         )
-    _check_ids(prompt.group, prompt.ids, vocabulary)
+    _check_ids(f"group {prompt.group}", array("i", prompt.ids), vocabulary)
     _check_sampling(prompt.group, prompt.sampling)
     for prefix in work.prefixes.values():
         _check_prefix(prefix, vocabulary, prompt.sampling)
     return [Member(prompt, number, work.prefixes.get(number)) for number in work.todo]
 
 
-def _check_ids(group: str, raw: bytes, vocabulary: int) -> None:
-    ids = array("i", raw)
+def check_scored(ids: Sequence[int], *, max_length: int, vocabulary: int) -> None:
+    """Raises Refused for ids of which an engine cannot tell the log-probs."""
+    if not 2 <= len(ids) <= max_length:
+        detail = f"the canary has {len(ids)} ids, and must have 2 to {max_length}, the context"
+        raise Refused("canary_length", detail)
+    _check_ids("the canary", ids, vocabulary)
+
+
+def _check_ids(who: str, ids: Sequence[int], vocabulary: int) -> None:
     if ids and not 0 <= min(ids) <= max(ids) < vocabulary:
         raise Refused(
             "token_unknown",
-            f"group {group} has ids in {min(ids)}..{max(ids)}, the model knows 0..{vocabulary - 1}",
+            f"{who} has ids in {min(ids)}..{max(ids)}, the model knows 0..{vocabulary - 1}",
         )
 
 
 def _check_prefix(prefix: Completion, vocabulary: int, sampling: Sampling) -> None:
-    _check_ids(prefix.group, prefix.ids, vocabulary)
+    _check_ids(f"group {prefix.group}", array("i", prefix.ids), vocabulary)
     counts = (prefix.tokens, len(prefix.logprobs) // 4, sum(s.tokens for s in prefix.spans))
     if len(set(counts)) > 1:
         raise Refused(

@@ -9,7 +9,8 @@ from __future__ import annotations
 import copy
 import math
 from collections import deque
-from contextlib import nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter
 from typing import Annotated
 
@@ -27,7 +28,7 @@ from pipeline.run import MaxAge, Model, Swap
 from services.inference.engines.hf.flip import LiveWeights, Pinned
 from services.inference.engines.hf.passes import Context, Copy, Passes
 from services.inference.engines.hf.rows import Ints, Rows
-from services.inference.engines.members import Member, members, share_of
+from services.inference.engines.members import Member, check_scored, members, share_of
 
 _CAPACITY = 128
 # A multiple of what vector instructions take at once: remainders, and rows that begin in between,
@@ -69,7 +70,8 @@ class HfEngine:
         self._slots, self._vocabulary = slots, int(config.vocab_size)
         self._reserve_size = slots // 8
         self._max_age, self._drains, self._draining = _max_age(swap), swap == "drain", False
-        self._max_length = _context(config.max_position_embeddings, max_length)
+        self._own_length = int(config.max_position_embeddings)
+        self._max_length = _context(self._own_length, max_length)
         self._fixed = fixed_shapes
         lanes, capacity = slots, min(_CAPACITY, self._max_length)
         if fixed_shapes:
@@ -87,6 +89,10 @@ class HfEngine:
     @property
     def version(self) -> int:
         return self._pinned.version if self._pinned else self._weights.version
+
+    @property
+    def slots(self) -> int:
+        return self._slots
 
     @property
     def busy(self) -> bool:
@@ -127,7 +133,7 @@ class HfEngine:
         started = perf_counter()
         outdated = self._renew()
         fresh, copies, done = self._admit()
-        with self._weights.lent(self._pinned.tensors) if self._pinned else nullcontext():
+        with self._lent():
             self._passes.prefill(contexts := [c for c in (*outdated, *fresh) if len(c.ids)])
             self._passes.copy(copies)
             drawn = self._rows.num_drawing
@@ -189,6 +195,13 @@ class HfEngine:
         """Of the live parameters; from any thread."""
         return self._weights.fingerprint()
 
+    @torch.inference_mode()
+    def logprobs(self, ids: Sequence[int]) -> list[float]:
+        """By a forward pass of its own, which uses no slot and no row's keys."""
+        check_scored(ids, max_length=self._own_length, vocabulary=self._vocabulary)
+        with self._lent():
+            return self._passes.score(np.array(ids, np.int64))
+
     def pin(self) -> HfEngine:
         """Another over the same model, which is lent the weights of now for its passes.
 
@@ -210,6 +223,10 @@ class HfEngine:
     def close(self) -> None:
         """Forget all work."""
         self.park()
+
+    def _lent(self) -> AbstractContextManager[None]:
+        """What the model runs meanwhile: the weights that serve, or those that are pinned."""
+        return self._weights.lent(self._pinned.tensors) if self._pinned else nullcontext()
 
     def _admit(self) -> tuple[list[Context], list[Copy], list[Completion]]:
         """Give waiting members a slot: contexts to prefill, prompts that a sibling's row has, and

@@ -21,7 +21,7 @@ from pipeline.model.fingerprint import (
     frozen_parameters,
     named_parameters,
 )
-from pipeline.protocols import StagingCost, Transport
+from pipeline.protocols import Held, StagingCost, Transport
 from pipeline.weights.staging import Staging
 
 
@@ -59,11 +59,13 @@ class LiveWeights:
             {name: (p.dtype, tuple(p.shape)) for name, p in self._parameters.items()},
             device=next(iter(self._parameters.values())).device,
             frozen=describe_all(self._frozen),
+            held=self._held,
         )
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of the pointers, and of which version they are
         self._away: dict[str, Tensor] = {}  # the live tensors, while others are lent their place
         self._same: Manifest | None = None
         self._fingerprints: dict[int, str] = {}
+        self._live = ""
         self._live = self.fingerprint()
 
     def stage(self, manifest: Manifest, transport: Transport) -> None:
@@ -92,14 +94,13 @@ class LiveWeights:
         Pointers only, and every tensor was verified before: nothing in here can fail half-way.
         """
         if self._same:
-            self._adopt(self._same.version, self._same.fingerprint, former={})
+            self._adopt(self._same.version, self._same.fingerprint, {})
             return Swapped(False, StagingCost())
         staged = self._staging.take()
         if staged is None or staged.version <= self.version:
             return None
         assert staged.tensors.keys() == self._parameters.keys(), "a staged version is whole"
-        former = self._replace(staged.tensors)
-        self._adopt(staged.version, self._fingerprints[staged.version], former)
+        self._adopt(staged.version, self._fingerprints[staged.version], staged.tensors)
         return Swapped(True, staged.cost)
 
     def revert(self) -> None:
@@ -107,8 +108,9 @@ class LiveWeights:
         former, self._former = self._former, None
         if former is None:
             raise WeightsError(f"version {self.version} is wrong, and the former weights are gone")
-        self._replace(former.tensors)
-        self.version, self._live = former.version, former.fingerprint
+        with self._lock:
+            self._point(former.tensors)
+            self.version, self._live = former.version, former.fingerprint
 
     def fingerprint(self) -> str:
         """Of the live parameters, from any thread.
@@ -116,9 +118,7 @@ class LiveWeights:
         A swap replaces pointers and writes into no tensor, so the tensors seen under the lock are
         one version for as long as they are held.
         """
-        with self._lock:
-            seen = [(name, self._away.get(name, p.data)) for name, p in self._parameters.items()]
-        return fingerprint([*seen, *self._frozen])
+        return fingerprint([*self._held().tensors.items(), *self._frozen])
 
     def pin(self) -> Pinned:
         """What is live now; it stays in memory for as long as this is held."""
@@ -137,18 +137,21 @@ class LiveWeights:
                 self._point(self._away)
                 self._away = {}
 
-    def _replace(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Point the parameters of these names to these tensors; those they pointed to."""
+    def _held(self) -> Held:
+        """What serves, for a transport that sends what changed; asked by the staging thread."""
         with self._lock:
-            former = {name: self._parameters[name].data for name in tensors}
-            self._point(tensors)
-        return former
+            seen = {name: self._away.get(name, p.data) for name, p in self._parameters.items()}
+            return Held(self.version, self._live, seen)
 
     def _point(self, tensors: dict[str, Tensor]) -> None:
         for name, tensor in tensors.items():
             self._parameters[name].data = tensor
 
-    def _adopt(self, version: int, live: str, former: dict[str, Tensor]) -> None:
-        self._former = Former(self.version, self._live, former)
-        self.version, self._live, self._same = version, live, None
+    def _adopt(self, version: int, live: str, tensors: dict[str, Tensor]) -> None:
+        with self._lock:
+            former = {name: self._parameters[name].data for name in tensors}
+            self._point(tensors)
+            self._former = Former(self.version, self._live, former)
+            self.version, self._live = version, live
+        self._same = None
         self._fingerprints = {v: f for v, f in self._fingerprints.items() if v > version}

@@ -102,6 +102,16 @@ class Passes:
         ids, chosen = (column[: rows.count].cpu().numpy() for column in drawn)
         return Drawn(ids, chosen, kept)
 
+    def score(self, ids: Ints) -> list[float]:
+        """Log-probs of ids[1:], each given those before it, at temperature 1; no cache is used."""
+        row = self._tensor(ids)[None]
+        positions = torch.arange(len(ids), device=self._device)[None]
+        out = self._model(input_ids=row, position_ids=positions, use_cache=False)
+        logits = out.logits[0, :-1]
+        logp = logprobs(logits, torch.ones(len(logits), device=self._device))
+        chosen: list[float] = logp.gather(-1, row[0, 1:, None])[:, 0].tolist()
+        return chosen
+
     @torch.inference_mode()
     def move(self, source: Ints, target: Ints, length: int) -> None:
         """Rows `source` take the places of rows `target`, up to `length` positions."""
