@@ -35,7 +35,7 @@ BOARD = Board(
         ),
         Panel(
             "Sequences",
-            "Members being decoded, and those taken that wait for a slot.",
+            "Sequences being decoded, and those taken that wait for a slot.",
             (
                 Query(gauge("sluice_inference_running_sequences"), "running"),
                 Query(gauge("sluice_inference_waiting_sequences"), "waiting"),
@@ -198,7 +198,7 @@ BOARD = Board(
         ),
         Panel(
             "Tokens for others",
-            "Tokens per second that were sampled for the endpoint, beside the run's own.",
+            "Tokens per second that the endpoint has told, beside the run's own.",
             (Query(rate("sluice_inference_endpoint_tokens_total", by="instance"), "{{instance}}"),),
             unit="short",
             see="Engines starve",

@@ -51,8 +51,7 @@ def serve(
         _assist(run, redis)
         return
     bus = Bus.connect(redis, run.name)
-    open_run(bus, run)
-    compare(service, bus, run)
+    open_alike(service, bus, run)
     metrics = Metrics(service, run=run.name, instance=instance)
     door = Http(metrics, http)
     life = Life(bus, service, instance, metrics=metrics, http=door.address)
@@ -91,8 +90,10 @@ def open_run(bus: Bus, run: Run, **more: str) -> None:
         log.warning(said)
 
 
-def compare(service: str, bus: Bus, run: Run) -> None:
-    """Raises ConfigError, with both sides' values, where this machine's model is not the run's."""
+def open_alike(service: str, bus: Bus, run: Run) -> None:
+    """As `open_run`; raises it too, with both sides' values, where this machine's model is not the
+    run's.
+    """
     told = likeness(run) | (room(run) if service == "inference" else {})
     try:
         open_run(bus, run, **told)

@@ -40,7 +40,7 @@ class Subscriber:
         self._confirming: int | None = None
         self._flipped = -1  # the last flip of this boot, if any
         self._wrong, self._num_wrong = "", 0
-        self._quarantine, self._told = "", ""  # why, and which boot was told so
+        self.quarantine, self._told = "", ""  # why, and which boot was told so
         self._proven: dict[int, str] = {}  # with their fingerprints
         self._doubted: dict[int, str] = {}
         self._forgotten: set[int] = set()  # by the bus, in a rollback
@@ -62,7 +62,7 @@ class Subscriber:
             if self._error:
                 raise self._error
             newest = self._newest
-            if newest is None or self.pending or self._quarantine:
+            if newest is None or self.pending or self.quarantine:
                 return None
             if newest == self._offered and time.monotonic() < self._retry_at:
                 return None
@@ -94,10 +94,10 @@ class Subscriber:
             self._confirming = self._flipped = version
             self._changed.notify_all()
 
-    def refuse(self, reason: str) -> None:
+    def refuse(self, version: int, reason: str) -> None:
         """The engine flipped, and whoever looked says that it is wrong: the bus is not asked."""
         with self._changed:
-            self._wrong = reason
+            self._flipped, self._wrong = version, reason
 
     @property
     def wrong(self) -> str:
@@ -186,7 +186,7 @@ class Subscriber:
     def _count_wrong(self) -> None:
         self._num_wrong += 1
         if self._num_wrong >= WRONG_FLIPS:
-            self._quarantine = f"{self._num_wrong} flips went wrong, the last one: {self._wrong}"
+            self.quarantine = f"{self._num_wrong} flips went wrong, the last one: {self._wrong}"
         self._retry_at = time.monotonic() + self._retry_seconds
 
     def _confirm_live(self) -> None:
@@ -214,7 +214,7 @@ class Subscriber:
             self._prove(version, fingerprint)
         if (flipped := self._confirming) is not None:
             self._prove(flipped)
-        if self._quarantine and self._told != self._engine.boot:
+        if self.quarantine and self._told != self._engine.boot:
             self._tell()
 
     def _look(self) -> None:
@@ -271,5 +271,5 @@ class Subscriber:
     def _tell(self) -> None:
         boot = self._engine.boot
         with suppress(Gone):  # its successor is told
-            self._versions.quarantine(boot, self._quarantine)
+            self._versions.quarantine(boot, self.quarantine)
             self._told = boot

@@ -63,7 +63,9 @@ def _inbox(run: Run, door: Http, *, life: Life, numbers: Numbers) -> Inbox:
     if inbox.places:
         build_endpoint = plugins.find(ENDPOINTS, "openai", "inference.endpoint")
         door.beside = build_endpoint(run, inbox, life=life, numbers=numbers)
-        log.info("answering up to %d requests at http://%s/v1", inbox.places, door.address)
+        log.info(
+            "others may sample %d sequences at once at http://%s/v1", inbox.places, door.address
+        )
     return inbox
 
 

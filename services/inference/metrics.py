@@ -54,7 +54,7 @@ class Numbers:
             "endpoint_requests", "Requests of the endpoint.", outcome=OUTCOMES
         )
         self.endpoint_tokens = metrics.counter(
-            "endpoint_tokens", "Tokens sampled for the endpoint, and for no member of the run."
+            "endpoint_tokens", "Tokens that the endpoint has told, of no member of the run."
         )
         self._declare_flips(metrics)
         self._declare_canary(metrics)
@@ -95,8 +95,8 @@ class Numbers:
     def _declare_gauges(self, metrics: Metrics) -> None:
         """Each is asked for when it is looked at; what an engine knows, once `watch` names it."""
         self.version = metrics.gauge("version", "The version that the next token is sampled by.")
-        self.running = metrics.gauge("running_sequences", "Members being decoded.")
-        self.waiting = metrics.gauge("waiting_sequences", "Members taken, and without a slot.")
+        self.running = metrics.gauge("running_sequences", "Sequences being decoded.")
+        self.waiting = metrics.gauge("waiting_sequences", "Sequences taken, and without a slot.")
         self.kv = metrics.gauge("kv_ratio", "Keys and values in use, of all that there may be.")
         step = metrics.gauge("decode_step_seconds", "Median gap between two tokens of a sequence.")
         step.set_function(self.gaps.median)

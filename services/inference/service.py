@@ -266,7 +266,7 @@ class Inference:
         self.life.version = flip.version
         self.numbers.flipped(flip)
         if fault := self.examiner.fault(flip.version):
-            self.weights.refuse(fault)
+            self.weights.refuse(flip.version, fault)
             self.revert(fault)
         else:
             self.weights.confirm(flip.version)

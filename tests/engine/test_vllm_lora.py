@@ -105,7 +105,7 @@ def test_spans_are_exact_and_each_log_prob_is_that_of_the_adapter_of_its_span(
         done += drawn(engine, 60)
     done += [*drain(engine).values()]
     assert len(done) == 4 and {len(c.spans) for c in done} >= {4}
-    policies = {v: trained.policy(v) for c in done for v in versions(c)}
+    policies = {v: trained.policy(v) for v in {v for c in done for v in versions(c)}}
     for completion in done:
         ids = tokens(completion)
         plain = {v: plain_logprobs(policies[v], [1, 2, 3], ids) for v in {*versions(completion)}}

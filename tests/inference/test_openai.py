@@ -240,6 +240,13 @@ def test_other_requests_are_refused(
     assert reply.status_code == status
 
 
+def test_a_body_that_nests_without_end_is_no_json(letter_served: Served) -> None:
+    body = b'{"prompt": ' + b"[" * 20_000
+    headers = {"Content-Type": "application/json"}
+    reply = httpx.post(letter_served.url + "/v1/completions", content=body, headers=headers)
+    assert reply.status_code == 400 and "no JSON" in reply.json()["error"]["message"]
+
+
 def test_beside_it_the_metrics_are_what_they_were(letter_served: Served) -> None:
     text = httpx.get(f"{letter_served.url}/metrics").text
     assert 'sluice_inference_endpoint_requests_total{outcome="answered"}' in text

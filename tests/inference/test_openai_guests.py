@@ -266,6 +266,20 @@ def test_who_waits_when_the_engine_is_declared_dead_is_told_why_and_can_come_aga
     assert served.total("lost_tokens") == 0, "none of the run's"
 
 
+def test_a_quarantined_engine_samples_for_nobody_new(serve: Serve, later: Later) -> None:
+    """It gets no prompts of the run's any more; who is in goes on under the weights before."""
+    served = serve(saying(FORMER), saying(LATTER))
+    served.engine.wrong_flips[1] = 2
+    inside = later(served, max_tokens=6)
+    wait_until(lambda: served.engine.load.waiting == 1)
+    served.plant.announce(1)
+    wait_until(lambda: served.plant.seen(served.life.boot).quarantined)
+    with pytest.raises(openai.InternalServerError, match="is quarantined: 2 flips went wrong"):
+        later(served).result()
+    served.engine.allow(6)
+    check(inside.result().choices[0], served.life.boot, said={0: FORMER})
+
+
 def test_the_stream_beside_it_is_the_run_s_own_and_whole(serve: Serve, later: Later) -> None:
     """Guests come and go all the while; neither ledger nor numbers know of them."""
     served = serve(random_model(), random_model(1))

@@ -134,3 +134,20 @@ def test_an_engine_that_starts_over_under_a_lost_version_waits_for_the_next(
     go_on(plant)
     assert {c.spans[0].version for c in plant.await_delivered(2)} == {3}
     assert running.error is None and running.total("wrong_flips") == 0
+
+
+def test_after_a_lost_version_the_next_is_examined_as_often_as_any(
+    plant: Plant, start: Start
+) -> None:
+    """What is held against the next one is no fault of the version before it."""
+    plant.announce(2)
+    running = start(plant, canary_gap=0.1)
+    weights = running.service.weights
+    wait_until(lambda: weights.serves(2))
+    plant.bus.groups.rollback(1, 1)
+    plant.admit()
+    wait_until(lambda: weights.is_forgotten(2))
+    running.engine.off_once[3] = 0.5
+    go_on(plant)
+    assert {c.spans[0].version for c in plant.await_delivered(2)} == {3}
+    assert running.total("wrong_flips") == 1

@@ -29,7 +29,7 @@ class Exchange:
         headers = self._handler.headers
         if not (length := headers.get("Content-Length", "")).isdecimal():
             raise Rejection(411, "Content-Length is needed.")
-        if int(length) > MOST_BYTES:
+        if len(length) > 18 or int(length) > MOST_BYTES:  # of thousands of digits none is made
             raise Rejection(413, f"The body may have {MOST_BYTES} bytes.")
         body = self._handler.rfile.read(int(length))
         if headers.get_content_type() != "application/json":

@@ -1,7 +1,7 @@
 """The loop's side of the endpoint: guests' sequences beside the run's own, on the same engine.
 
-They are no leases: nobody else hears of them, they enter no stream, no ledger, and none of the
-run's numbers. But nothing unproven is given to a guest either.
+They are no leases: nobody else hears of them, they enter no stream and no ledger, and are in no
+count of the run's tokens. But nothing unproven is given to a guest either.
 """
 
 from __future__ import annotations
@@ -109,11 +109,20 @@ class Guests:
             guest.turn_away(unavailable(reason))
             self._end(guest)
 
+    @property
+    def _trouble(self) -> str:
+        """Why nothing can be begun by what serves now; empty where it can."""
+        if quarantine := self._weights.quarantine:
+            return f"this engine is quarantined: {quarantine}"
+        if self._weights.is_forgotten(self._engine.version):
+            return "the weights were rolled back; the next are on their way"
+        return ""
+
     def _begin(self, guest: Guest) -> None:
         for work in guest.works:
             self._stays[work.prompt.group] = Stay(guest, work, set(work.todo))
-        if self._weights.is_forgotten(self._engine.version):
-            guest.turn_away(unavailable("the weights were rolled back; the next are on their way"))
+        if reason := self._trouble:
+            guest.turn_away(unavailable(reason))
             self._end(guest)
             return
         try:

@@ -17,6 +17,10 @@ from pipeline.protocols import ChatMessage
 from services.inference.openai.rejections import invalid
 
 Positive = Annotated[int, Meta(ge=1)]
+MOST_K = 2**31 - 1
+"""Of `top_k`: more ids than this no vocabulary has, and no engine's tensors take."""
+LEAST_TEMPERATURE = 1e-9
+"""Above 0: what divides logits by less has infinite ones, of which nothing can be drawn."""
 
 IGNORED = frozenset(
     {
@@ -90,7 +94,7 @@ class Asked(Section, frozen=True, kw_only=True):
     n: Annotated[int, Meta(ge=1, le=128)] = 1
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=MOST_K)] | None = None
     min_p: Annotated[float, Meta(ge=0, lt=1)] | None = None
     max_tokens: Positive | None = None
     max_completion_tokens: Positive | None = None
@@ -127,13 +131,15 @@ def parse(body: bytes, kind: type[A]) -> A:
     """The request; raises Rejection that names the field."""
     try:
         fields = _without_nulls(msgspec.json.decode(body))
-    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise invalid(f"The body is no JSON: {exc}") from exc
     if not isinstance(fields, dict):
         raise invalid("The body is no JSON object.")
     asked = _converted(_known(fields, kind), kind)
     if len(asked.stops) > 4 or not all(asked.stops):
         raise invalid("stop: up to 4 texts, none of them empty.", "stop")
+    if 0 < (asked.temperature or 0) < LEAST_TEMPERATURE:
+        raise invalid(f"temperature: 0, or {LEAST_TEMPERATURE} at least.", "temperature")
     if isinstance(asked, TextAsked) and asked.logprobs:
         raise invalid(_no_alternatives("logprobs"), "logprobs")
     return asked
