@@ -33,7 +33,8 @@ log = logging.getLogger(__name__)
 BEAT_SECONDS = 1.0
 PATIENCE_SECONDS = 10.0
 TRY_SECONDS = 2.0
-"""For one beat: whoever gets no answer says so before the patience of its other acts is over."""
+"""For a beat, and what else may be missed: whoever gets no answer says so before the patience of
+its other acts is over."""
 OUTAGE_SECONDS = 600.0
 """Without a server, at most, for whoever can do without one for a while."""
 

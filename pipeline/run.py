@@ -98,7 +98,7 @@ class Sampling(Section, frozen=True, kw_only=True):
     """Divides the logits, in the engine and in the trainer alike."""
     top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
     """Only the likeliest tokens that have this much probability together are drawn; 1 is off."""
-    top_k: Count = 0
+    top_k: Annotated[int, Meta(ge=0, le=2147483647)] = 0
     """Only so many of the likeliest tokens are drawn; 0 is off."""
     min_p: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     """Only tokens with this share of the likeliest one's probability are drawn; 0 is off."""

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from pipeline.errors import ConfigError, Fenced, SluiceError
 from pipeline.logs import say_why
@@ -17,6 +18,8 @@ OWN_PACKAGES = ("pipeline", "services")
 
 CLIENT_SECONDS = 60.0
 """For a client that neither sends nor takes anything."""
+MOST_CLIENTS = 256
+"""Connections at once: each takes a thread and a descriptor, of which the loop needs some."""
 
 EXIT_DONE, EXIT_FAILED, EXIT_INPUT, EXIT_FENCED = 0, 1, 2, 3
 
@@ -84,6 +87,22 @@ class Http:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128  # connections that wait for their thread
+
+    def __init__(self, *args: Any) -> None:
+        self._places = threading.BoundedSemaphore(MOST_CLIENTS)
+        super().__init__(*args)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._places.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
 
     def handle_error(self, request: object, client_address: object) -> None:
         if not isinstance(sys.exception(), OSError):  # a client that has gone is no error

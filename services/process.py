@@ -53,19 +53,19 @@ def serve(
     bus = Bus.connect(redis, run.name)
     open_alike(service, bus, run)
     metrics = Metrics(service, run=run.name, instance=instance)
-    door = Http(metrics, http)
-    life = Life(bus, service, instance, metrics=metrics, http=door.address)
-    door.healthy = lambda: life.healthy
+    site = Http(metrics, http)
+    life = Life(bus, service, instance, metrics=metrics, http=site.address)
+    site.healthy = lambda: life.healthy
     log_version(lambda: life.version)
     life.start()
     try:
-        part = _build(service, run, bus, life=life, metrics=metrics, door=door)
-        door.trouble = lambda: life.trouble
-        log.info("serving /metrics at http://%s/metrics", door.address)
+        part = _build(service, run, bus, life=life, metrics=metrics, site=site)
+        site.trouble = lambda: life.trouble
+        log.info("serving /metrics at http://%s/metrics", site.address)
         part.run()
     finally:
         life.end()
-        door.close()
+        site.close()
         bus.close()
 
 

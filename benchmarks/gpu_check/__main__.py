@@ -35,6 +35,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from benchmarks.gpu_check import REMEDY
 from benchmarks.gpu_check.setting import DEVICES, FINDINGS, Finding, Setting, found_in
 from pipeline.weights.folders import default_root
 
@@ -137,10 +138,7 @@ def _machine(device: str) -> dict[str, Any]:
         import vllm
         from vllm.platforms import current_platform as seen
     except ImportError as exc:
-        raise SystemExit(
-            f"gpu-check needs {exc.name}: run it in the environment of the engines"
-            " (pip install 'sluice-rl[vllm,demo]')"
-        ) from exc
+        raise SystemExit(f"gpu-check needs {exc.name}: {REMEDY}") from exc
     if device == "cuda" and not torch.cuda.is_available():
         raise SystemExit(
             "gpu-check: torch sees no GPU here; check the driver with nvidia-smi, or rehearse with"

@@ -55,7 +55,7 @@ class FilesTransport(Store):
         """`lane` is a folder within the run's. Raises ConfigError where there is no such folder:
         it may not be mounted."""
         super().__init__(folder, kept=kept)
-        if not Path(folder).is_dir():
+        if not folder or not Path(folder).is_dir():
             rule = f"there is no such folder on {host()}"
             remedy = "mount it, or name one that all machines of the run share"
             raise ConfigError("weights.folder", folder, rule=rule, remedy=remedy)

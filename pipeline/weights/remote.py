@@ -19,6 +19,7 @@ from urllib.parse import quote
 import fsspec
 from torch import Tensor
 
+from pipeline.bus.connection import mask
 from pipeline.errors import ConfigError
 from pipeline.weights.folders import Folder, sweep
 from pipeline.weights.store import KEPT_VERSIONS, Store, host, name_of, read, write
@@ -35,7 +36,7 @@ def opened(url: str) -> tuple[Any, str]:
     except Exception as exc:  # a driver's own, of any kind
         rule = f"{host()} has no way to such a URL ({exc})"
         remedy = "install the driver that fsspec names for it, or change the URL"
-        raise ConfigError("weights.folder", url, rule=rule, remedy=remedy) from exc
+        raise ConfigError("weights.folder", mask(url), rule=rule, remedy=remedy) from exc
     return system, path
 
 
@@ -136,7 +137,8 @@ class RemoteTransport(Store):
         for left in lying:
             if left.epoch < epoch and left not in spared:
                 log.info("removing %s, left by epoch %d", left.name, left.epoch)
-                self._system.rm_file(self._here(left.name))
+                with suppress(*self.faults):  # gone already: the version that is sent stands
+                    self._system.rm_file(self._here(left.name))
 
 
 class _Left(NamedTuple):

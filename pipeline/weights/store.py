@@ -7,6 +7,7 @@ that died left there, is theirs; what a version must contain is checked in `stag
 
 from __future__ import annotations
 
+import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -22,6 +23,8 @@ from pipeline.disk import new_file
 from pipeline.errors import WeightsError
 from pipeline.messages import Manifest
 from pipeline.protocols import Held
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -99,9 +102,15 @@ class Store(ABC):
             raise WeightsError(said + self._doubt(location)) from exc
 
     def drop(self, version: int) -> None:
-        """Remove the version if it was sent from here; those who read it may have to try again."""
+        """Remove the version if it was sent from here; those who read it may have to try again.
+
+        What cannot be removed now stays until a sender of a later epoch sweeps.
+        """
         if location := self._sent.pop(version, ""):
-            self._remove(location)
+            try:
+                self._remove(location)
+            except self.faults as exc:  # the version that is sent stands
+                log.warning("%s was not removed: %s", self._shown(location), exc)
 
     def is_intact(self) -> bool:
         """Whether all that was sent from here, and was not dropped, is there still."""

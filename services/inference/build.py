@@ -24,14 +24,14 @@ from services.inference.service import Inference
 log = logging.getLogger(__name__)
 
 
-def build(run: Run, bus: Bus, *, life: Life, metrics: Metrics, door: Http) -> Inference:
+def build(run: Run, bus: Bus, *, life: Life, metrics: Metrics, site: Http) -> Inference:
     """Raises ConfigError for an engine or a model that cannot be had."""
     origin = Origin(run.weights, run.name, bus.url)
     transport = origin.transport()
     check_fits(run, transport)
     canary_gap = limit_of(run)
     numbers = Numbers(metrics)
-    inbox = _inbox(run, door, life=life, numbers=numbers)
+    inbox = _inbox(run, site, life=life, numbers=numbers)
     with life.long("model", 600):
         engine: Engine = plugins.make(
             ENGINES,
@@ -57,14 +57,14 @@ def build(run: Run, bus: Bus, *, life: Life, metrics: Metrics, door: Http) -> In
     )
 
 
-def _inbox(run: Run, door: Http, *, life: Life, numbers: Numbers) -> Inbox:
-    """Where others' requests come in; the door answers them from now on, if there are to be any."""
+def _inbox(run: Run, site: Http, *, life: Life, numbers: Numbers) -> Inbox:
+    """Where others' requests come in; the site answers them from now on, if there are to be any."""
     inbox = Inbox(run.inference.endpoint)
     if inbox.places:
         build_endpoint = plugins.find(ENDPOINTS, "openai", "inference.endpoint")
-        door.beside = build_endpoint(run, inbox, life=life, numbers=numbers)
+        site.beside = build_endpoint(run, inbox, life=life, numbers=numbers)
         log.info(
-            "others may sample %d sequences at once at http://%s/v1", inbox.places, door.address
+            "others may sample %d sequences at once at http://%s/v1", inbox.places, site.address
         )
     return inbox
 

@@ -8,10 +8,11 @@ import time
 
 from pipeline.bus.bus import Bus
 from pipeline.bus.chunks import head
+from pipeline.bus.connection import patience
 from pipeline.bus.errors import Unreachable
 from pipeline.bus.leases import Lease
 from pipeline.errors import EngineLost, Gone, SluiceError
-from pipeline.life import Life
+from pipeline.life import TRY_SECONDS, Life
 from pipeline.messages import Completion, Span, Work
 from pipeline.protocols import Engine, Flip, Transport
 from pipeline.watch.waits import FRESHER, PROMPTS, QUARANTINE, WEIGHTS
@@ -294,7 +295,10 @@ class Inference:
         log.error("staging failed, version=%d serves on: %s", self.engine.version, error)
         self.numbers.staging_errors.inc()
         try:
-            self.bus.versions.reject(self.life.boot, self.weights.offered, error)
+            with patience(TRY_SECONDS):
+                self.bus.versions.reject(self.life.boot, self.weights.offered, error)
+        except Unreachable as exc:  # that may be why it failed, and what is in hand can go on
+            log.warning("nobody hears of it: %s", exc)
         finally:
             self.weights.failed(error)
 

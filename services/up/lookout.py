@@ -33,7 +33,7 @@ class Lookout:
     def look(self, at: float) -> Snapshot | None:
         """A look at `at` (monotonic seconds); None while the server does not answer.
 
-        Raises Unreachable once that has lasted for as long as any process waits for it.
+        Raises Unreachable once that has lasted for as long as an act waits for it.
         """
         try:
             with patience(TRY_SECONDS):

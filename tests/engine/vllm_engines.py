@@ -106,14 +106,16 @@ class Vllm:
         swap: Swap = "keep",
         version: int | None = 0,
         more: Sequence[Entry] = (),
+        origin: Origin | None = None,
     ) -> VllmEngine:
         """As one that was just started: vLLM's own weights, and nothing in flight.
 
-        `more` are tensors that are expected, and vLLM has no place for.
+        `more` are tensors that are expected, and vLLM has no place for. Versions come from
+        `origin`, if not from the transport here.
         """
         host = self.first._host
         host.call(self.loader.load(AS_LOADED))
-        loader = Staged(host, self.origin, [*self.loader._expected, *more])
+        loader = Staged(host, origin or self.origin, [*self.loader._expected, *more])
         host.call(loader.open())
         self.transport.close()
         self.transport = self._trainer()
@@ -133,6 +135,12 @@ class Vllm:
             made.stage(claim(version, self.print), self.transport)
             assert made.flip()
         return made
+
+    def expect(self, engine: VllmEngine) -> None:
+        """Have this engine's workers expect vLLM's own tensors from now on, and hold none."""
+        loader: Staged = engine._loader  # type: ignore[assignment]
+        loader._expected = self.loader._expected
+        self.first._host.call(loader.open())
 
     def _trainer(self) -> ShmTransport:
         """One that has sent nothing yet."""

@@ -82,22 +82,22 @@ class Served:
         self.plant, self.metrics = plant, Metrics("inference")
         self.run = plant.as_run(inference)
         self.bus = Bus.connect(plant.url, plant.run)
-        self.door = Http(self.metrics)
+        self.site = Http(self.metrics)
         self.life = Life(
-            self.bus, "inference", "engine", metrics=self.metrics, http=self.door.address
+            self.bus, "inference", "engine", metrics=self.metrics, http=self.site.address
         )
         self.life.start()
         self.service = build(
-            self.run, self.bus, life=self.life, metrics=self.metrics, door=self.door
+            self.run, self.bus, life=self.life, metrics=self.metrics, site=self.site
         )
-        assert isinstance(self.service.engine, HeldHf) and isinstance(self.door.beside, Endpoint)
-        self.engine, self.inbox = self.service.engine, self.door.beside._inbox
+        assert isinstance(self.service.engine, HeldHf) and isinstance(self.site.beside, Endpoint)
+        self.engine, self.inbox = self.service.engine, self.site.beside._inbox
         self.client = OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=20)
         self.thread = threading.Thread(target=self.service.run)
 
     @property
     def url(self) -> str:
-        return f"http://{self.door.address}"
+        return f"http://{self.site.address}"
 
     def start(self) -> Served:
         """Until it answers."""
@@ -123,7 +123,7 @@ class Served:
             self.thread.join(PATIENCE_SECONDS)
         self.life.end()
         self.client.close()
-        self.door.close()
+        self.site.close()
         self.bus.close()
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from planted_run import TOKENS, Plant, Running, alone, ids, wait_until
+from planted_run import TOKENS, Plant, Running, alone, check, ids, wait_until
 from proxy import Proxy, between
 
 from pipeline.bus.bus import Bus
@@ -92,11 +92,11 @@ def test_one_that_was_given_up_meanwhile_catches_up_proves_and_takes_work_again(
 def test_what_it_cannot_do_without_an_answer_to_is_done_under_a_new_boot(
     plant: Plant, start: Start, proxy: Proxy
 ) -> None:
-    """Most is left to the courier; that a version was not staged the loop itself has to tell."""
-    running = start(plant, bus=far(plant, proxy))
+    """Most is left to the courier; that a flip was undone the loop itself has to tell."""
+    running = start(plant, bus=far(plant, proxy), canary_gap=0.1)
     wait_until(lambda: running.service.weights.serves(0))
     former, met = running.life.boot, len(proxy.met)
-    running.engine.failing[1] = 1
+    running.engine.off_once[1] = 0.5
 
     def in_the_middle_of_a_request() -> None:
         pull(proxy)
@@ -111,3 +111,31 @@ def test_what_it_cannot_do_without_an_answer_to_is_done_under_a_new_boot(
     wait_until(lambda: running.service.weights.serves(1))
     plant.admit()
     assert {c.spans[0].boot for c in plant.await_delivered(2)} == {running.life.boot}
+
+
+def test_a_version_that_cannot_be_had_meanwhile_costs_nothing_of_what_is_in_hand(
+    plant: Plant, start: Start, proxy: Proxy
+) -> None:
+    """As where it travels through the server that is away."""
+    [prompt] = plant.admit()
+    running = start(plant, steps=5, bus=far(plant, proxy))
+    running.flown(10)
+    boot = running.life.boot
+    running.engine.failing[1] = 1
+
+    def once() -> None:
+        running.engine.at_stage = lambda: None
+        pull(proxy)
+
+    running.engine.at_stage = once
+    plant.announce(1)
+    wait_until(lambda: running.total("staging_errors") == 1)
+    before = running.total("wall_seconds")
+    wait_until(lambda: running.total("wall_seconds") > before)  # nobody has heard why
+    proxy.faults = []
+    wait_until(lambda: running.service.weights.serves(1))
+    running.engine.allow(2 * TOKENS)
+    done = plant.await_delivered(2)
+    assert {c.spans for c in done} == {(Span(0, 5, boot), Span(1, TOKENS - 5, boot))}
+    assert running.total("lost_tokens") == 0 and running.total("wrong_flips") == 0
+    check(prompt, done)

@@ -58,7 +58,8 @@ def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
 
 def list_twice(tokenizer: dict[str, Any]) -> None:
     """A token of the vocabulary, as one that was added."""
-    token, number = next(iter(tokenizer["model"]["vocab"].items()))
+    token, number = tokenizer["model"]["vocab"].popitem()
+    tokenizer["model"]["vocab"][token] = number
     tokenizer["added_tokens"].append({"id": number, "content": token})
 
 

@@ -196,7 +196,7 @@ def test_who_goes_away_frees_its_slots(serve: Serve, later: Later, stream: bool)
         {"model": served.run.name, "prompt": "?", "n": PLACES, "stream": stream, "max_tokens": 400}
     )
     head = f"POST /v1/completions HTTP/1.1\r\nContent-Length: {len(body)}\r\n"
-    host, port = served.door.address.split(":")
+    host, port = served.site.address.split(":")
     with socket.create_connection((host, int(port))) as client:
         client.sendall(f"{head}Content-Type: application/json\r\n\r\n".encode() + body)
         served.engine.allow(2)

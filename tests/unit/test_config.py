@@ -106,6 +106,7 @@ def test_a_key_that_does_not_exist_names_the_nearest(
         ("evaluation.members=5000", "--set evaluation.members = 5000: expected `int` <= 4096"),
         ("sampling.temperature=0", "--set sampling.temperature = 0: expected `float` > 0.0"),
         ("sampling.top_p=0", "--set sampling.top_p = 0: expected `float` > 0.0"),
+        (f"sampling.top_k={2**31}", "--set sampling.top_k = 2147483648: expected `int` <= 21474"),
         ("sampling.top_p=1.5", "--set sampling.top_p = 1.5: expected `float` <= 1.0"),
         ("sampling.top_k=-1", "--set sampling.top_k = -1: expected `int` >= 0"),
         ("sampling.min_p=1", "--set sampling.min_p = 1: expected `float` < 1.0"),

@@ -74,11 +74,13 @@ def life(wire: Wire) -> Iterator[Life]:
 
 def test_what_the_former_boot_hears_does_not_end_the_new_one(life: Life, wire: Wire) -> None:
     wire.may_answer.clear()
-    wire.errors, wire.closed = [Gone("the former one")], []
-    wire.await_beat()  # the thread's, of the former boot, on its way
+    former, wire.errors = life.boot, [Gone("the former one")]
+    while wire.errors:  # until the thread's, of the former boot, is on its way
+        wire.await_beat()
     reborn = threading.Thread(target=life.reborn)
     reborn.start()
-    wire.await_beat()
+    while wire.beats[-1].boot == former:
+        wire.await_beat()
     wire.may_answer.set()
     reborn.join(PATIENCE_SECONDS)
     wire.await_beat()

@@ -89,6 +89,16 @@ def test_what_a_higher_epoch_sent_is_never_touched(tmp_path: Path) -> None:
     assert names(tmp_path / "run") == kept
 
 
+def test_a_version_that_cannot_be_removed_stops_no_later_one(tmp_path: Path) -> None:
+    sender = opened(tmp_path)
+    first = Path(published(sender, 1, Tied().named_parameters()).location)
+    first.unlink()
+    first.mkdir()
+    for version in (2, 3, 4):
+        published(sender, version, Tied().named_parameters())
+    assert {"v3.e1.safetensors", "v4.e1.safetensors"} <= names(tmp_path / "run")
+
+
 def test_another_mount_point_is_no_matter(tmp_path: Path) -> None:
     tensors = {"a": torch.arange(3.0)}
     there, here = tmp_path / "there", tmp_path / "here"
@@ -132,6 +142,7 @@ def test_a_folder_that_is_absent_is_refused_before_anything_starts(tmp_path: Pat
     [
         ("files", "weights.folder: is required"),
         ({"use": "files", "folder": 3}, "weights.folder = 3: Expected `str`"),
+        ({"use": "files", "folder": ""}, "weights.folder = '': there is no such folder"),
         ({"use": "files", "floder": "x"}, "weights.floder = 'x': no such option; did you mean"),
         ("file", "weights = 'file': no such plug-in; did you mean 'files'"),
     ],

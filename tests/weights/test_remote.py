@@ -76,3 +76,9 @@ def test_what_lower_epochs_left_goes_but_the_newest_two(tmp_path: Path) -> None:
     assert set(follows._names()) == {f"v{v}.safetensors" for v in ("3.e1", "4.e2", "5.e2")}
     former.send(9, one, epoch=1)
     assert {"v4.e2.safetensors", "v5.e2.safetensors"} <= set(follows._names())
+
+
+def test_a_password_in_a_url_is_not_told() -> None:
+    with pytest.raises(ConfigError) as caught:
+        made("ftp://user:secret@127.0.0.1:9/weights")
+    assert "secret" not in str(caught.value) and "user:***@127.0.0.1" in str(caught.value)

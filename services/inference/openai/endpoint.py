@@ -115,6 +115,7 @@ class Endpoint:
         kind, form = FORMS[exchange.path]
         asked = parse(body, kind)
         self._check_model(asked.model)
+        self._inbox.check(asked.size)  # before the prompts are encoded, which takes its time
         works = self._tasks.works(asked)
         answers = Answers(works, self._tokenizer.decode, asked.stops)
         written = form(asked, answers, self._tokenizer, run=self._run.name)

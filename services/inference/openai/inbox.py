@@ -63,12 +63,16 @@ class Inbox:
         self._arrived: list[Guest] = []
         self._left: list[Guest] = []
 
+    def check(self, size: int) -> None:
+        """Raises Rejection for more sequences than there are ever places for."""
+        if size > self.places:
+            message = f"asks for {size} sequences; {self.places} at once are let in"
+            raise invalid(f"{message} (inference.endpoint)", "n")
+
     def enter(self, guest: Guest) -> None:
         """Raises Rejection where there is no place for it now, or never is."""
+        self.check(guest.size)
         with self._changed:
-            if guest.size > self.places:
-                message = f"asks for {guest.size} sequences; {self.places} at once are let in"
-                raise invalid(f"{message} (inference.endpoint)", "n")
             if self._shut:
                 raise self._shut
             if guest.size > self._free:

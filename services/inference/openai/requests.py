@@ -116,12 +116,24 @@ class TextAsked(Asked, frozen=True, kw_only=True):
     prompt: str | list[str | int | list[int]]
     logprobs: Annotated[int, Meta(ge=0)] | None = None
 
+    @property
+    def size(self) -> int:
+        """How many sequences it asks for."""
+        prompt = self.prompt
+        one = isinstance(prompt, str) or any(isinstance(part, int) for part in prompt[:1])
+        return self.n * (1 if one else len(prompt))
+
 
 class ChatAsked(Asked, frozen=True, kw_only=True):
     """POST /v1/chat/completions."""
 
     messages: Annotated[list[Message], Meta(min_length=1)]
     logprobs: bool = False
+
+    @property
+    def size(self) -> int:
+        """How many sequences it asks for."""
+        return self.n
 
 
 A = TypeVar("A", bound=Asked)
