@@ -101,6 +101,8 @@ def find(table: Table, spec: Spec, at: str) -> Callable[..., Any]:
         if name in table and isinstance(exc, ModuleNotFoundError):  # the extra has what it lacks
             package = (exc.name or "").partition(".")[0]
             remedy = f"pip install 'sluice-rl[{EXTRAS.get(package, 'model')}]'"
+            if package == "vllm":
+                remedy += " in an environment of its own (docs/deployment.md#vllm)"
         raise ConfigError(at, name, rule=rule, remedy=remedy) from exc
     if not callable(thing):
         raise ConfigError(at, name, rule="is not callable", remedy="name a function or a class")

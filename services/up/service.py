@@ -212,7 +212,8 @@ class Up:
                 if self._interrupts.asked:
                     reason = f"stopped by {self._interrupts.asked} in its evaluation"
                     return Outcome("stopped", reason)
-                self._paint(f"evaluating: {last_line(grader.process.log) or 'the models load'}")
+                graded = last_line(grader.process.log, begins="version ")  # not what vLLM warns of
+                self._paint(f"evaluating: {graded or 'the models load'}")
                 time.sleep(TURN_SECONDS)
         finally:
             grader.end(0.0 if self._interrupts.urgent else TERM_SECONDS)

@@ -105,8 +105,8 @@ def _kill_group(child: Popen) -> None:
         os.killpg(child.pid, signal.SIGKILL)
 
 
-def last_line(log: Path, tail_bytes: int = 8192) -> str:
-    """The last line of a log that says something, or an empty string."""
+def last_line(log: Path, tail_bytes: int = 8192, *, begins: str = "") -> str:
+    """The last line of a log that says something and `begins` so, or an empty string."""
     try:
         with log.open("rb") as file:
             file.seek(0, os.SEEK_END)
@@ -114,7 +114,8 @@ def last_line(log: Path, tail_bytes: int = 8192) -> str:
             lines = file.read().decode(errors="replace").splitlines()
     except FileNotFoundError:
         return ""
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    said = (line.strip() for line in reversed(lines))
+    return next((line for line in said if line and line.startswith(begins)), "")
 
 
 def tie(parent: int) -> Callable[[], None] | None:

@@ -89,7 +89,7 @@ def test_a_wrong_key_is_refused_by_every_command(
         ("model.path=./absent", "model.path = './absent': there is no such folder; give a folder"),
         ("model.path=a/model/absent", "model.path = 'a/model/absent': there is no such folder"),
         ("data=jsonll", "data = 'jsonll': no such plug-in; did you mean 'jsonl'?"),
-        ("inference.engine=vlm", "inference.engine = 'vlm': no such plug-in; known: fake, hf or"),
+        ("inference.engine=vlm", "inference.engine = 'vlm': no such plug-in; did you mean 'vllm'?"),
         ("objective.loss=cispa", "objective.loss = 'cispa': no such plug-in; did you mean 'cispo'"),
         ("data.pth=x", "data.pth = 'x': no such option; did you mean 'path'?"),
         (

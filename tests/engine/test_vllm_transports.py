@@ -340,7 +340,7 @@ def test_C027_a_load_that_breaks_off_half_way_costs_that_version_alone(
     load.draw(40)
     engine.stage(trainer.step(**{name: torch.ones(3)}), trainer.transport)
     assert load.settle() == "" and engine.flip() is None
-    assert "version 1 not loaded: " in (error := engine.staging_error() or "") and name in error
+    assert re.search("version 1 not loaded: .*layers.1.unknown", engine.staging_error() or "")
     assert engine.version == 0
     assert gap_of(canary, engine.logprobs(CANARY)).largest <= 1e-4
     vllm.expect(engine)
