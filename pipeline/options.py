@@ -36,7 +36,7 @@ FAMILIES: dict[str, plugins.Table] = {
 
 GIVEN = {
     "weights": {"run", "redis"},
-    "inference.engine": {"boot", "swap", "origin", "canary_gap"},
+    "inference.engine": {"boot", "swap", "origin", "canary_gap", "sampling"},
     "training.sinks": {"folder"},
     AT: {"policy"},
 }

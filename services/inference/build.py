@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 
+import msgspec
+
 from pipeline import plugins
 from pipeline.bus.bus import Bus
 from pipeline.errors import ConfigError
 from pipeline.families import ENDPOINTS, ENGINES
 from pipeline.grades import meanwhile
 from pipeline.life import Life
+from pipeline.messages import Sampling
 from pipeline.metrics import Metrics
 from pipeline.protocols import Engine
 from pipeline.run import Run
@@ -42,6 +45,7 @@ def build(run: Run, bus: Bus, *, life: Life, metrics: Metrics, site: Http) -> In
             swap=run.inference.swap,
             origin=origin,
             canary_gap=canary_gap,
+            sampling=msgspec.convert(run.sampling, Sampling, from_attributes=True),
         )
     _check_places(inbox.places, engine.slots)
     return Inference(

@@ -30,12 +30,12 @@ from vllm_engines import (
 
 from pipeline.errors import ConfigError, SluiceError
 from pipeline.kept import fits
-from pipeline.messages import Manifest
+from pipeline.messages import Manifest, Sampling
 from pipeline.run import Model
 from pipeline.weights.origin import Origin
 from services.inference.engines.members import Refused, members
 from services.inference.engines.vllm.arguments import OWN, check
-from services.inference.engines.vllm.build import start
+from services.inference.engines.vllm.build import build, start
 from services.inference.engines.vllm.events import Told
 from services.inference.engines.vllm.expected import Entry
 from services.inference.engines.vllm.flight import Flight
@@ -285,3 +285,11 @@ def test_a_context_beyond_the_models_is_refused_with_both_sides(tmp_path: Path) 
             args={},
             ends=NO_END,
         )
+
+
+def test_a_run_whose_every_group_would_be_refused_is_refused_at_start(tmp_path: Path) -> None:
+    model = Model(path=str(tmp_path), dtype="float32")
+    with pytest.raises(ConfigError, match=r"^sampling = .*top_p 0.9.*return_sampling_mask"):
+        build(model, boot="a:1", sampling=Sampling(top_p=0.9))
+    with pytest.raises(ConfigError, match=r"^sampling = .*temperature 0.001"):
+        build(model, boot="a:1", sampling=Sampling(temperature=0.001))

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from pipeline.errors import ConfigError
+from pipeline.messages import Sampling
 from pipeline.model.fingerprint import dtype_name
 from pipeline.model.tokens import context_length, end_ids
 from pipeline.run import Model, Swap
@@ -21,6 +22,7 @@ from services.inference.engines.vllm.expected import expected, first_fingerprint
 from services.inference.engines.vllm.host import Host, no_start, started
 from services.inference.engines.vllm.lora import AdapterSwap, adapter_of
 from services.inference.engines.vllm.pressure import Pressure, logger_to
+from services.inference.engines.vllm.sampling import check_run
 from services.inference.engines.vllm.staged import Staged
 from services.inference.engines.vllm.swaps import Loader
 
@@ -33,6 +35,7 @@ def build(
     boot: str,
     origin: Origin | None = None,
     canary_gap: float = 1.0,
+    sampling: Sampling | None = None,
     swap: Swap = "keep",
     slots: Annotated[int, Meta(ge=1)] = 64,
     max_length: Annotated[int, Meta(ge=2)] | None = None,
@@ -40,8 +43,11 @@ def build(
 ) -> VllmEngine:
     """The engine over a run's model, with vLLM's own arguments in `args`.
 
-    Raises ConfigError where the model cannot be loaded, or vLLM does not start.
+    Raises ConfigError where the model cannot be loaded, vLLM does not start, or cannot do the
+    run's `sampling`.
     """
+    if sampling:
+        check_run(sampling, masks=bool((args or {}).get("return_sampling_mask")))
     return start(
         model,
         boot=boot,

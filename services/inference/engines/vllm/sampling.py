@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
+from pipeline.errors import ConfigError
 from pipeline.messages import Sampling
 from services.inference.engines.members import Refused
 from services.inference.engines.vllm.api import RequestOutputKind, SamplingParams
@@ -12,22 +15,36 @@ COLDEST = 0.01
 """vLLM samples at no temperature between 0 and this: it would take this one instead."""
 
 
-def check(group: str, sampling: Sampling, *, masks: bool) -> None:
-    """Raises Refused for what this vLLM cannot sample, or not say how; `masks`: it tells which ids
-    were kept."""
+def fault(sampling: Sampling, *, masks: bool) -> str:
+    """What of it this vLLM cannot sample, or not say how; empty if there is nothing.
+
+    `masks`: it tells which ids were kept.
+    """
     if 0 < sampling.temperature < COLDEST:
-        raise Refused(
-            "sampling_unsupported",
-            f"group {group} asks for temperature {sampling.temperature}, and vLLM samples at"
-            f" {COLDEST} and above, or at 0",
+        return (
+            f"temperature {sampling.temperature}, and vLLM samples at {COLDEST} and above, or at 0"
         )
     if sampling.truncates and not masks:
-        raise Refused(
-            "sampling_unsupported",
-            f"group {group} asks for top_p {sampling.top_p}, top_k {sampling.top_k}, min_p"
-            f" {sampling.min_p}, and vLLM was not told to say which ids could be drawn, as the"
-            " trainer must know: on a GPU, set inference.engine.args.return_sampling_mask = true",
+        return (
+            f"top_p {sampling.top_p}, top_k {sampling.top_k}, min_p {sampling.min_p}, and vLLM was"
+            " not told to say which ids could be drawn, as the trainer must know: on a GPU, set"
+            " inference.engine.args.return_sampling_mask = true"
         )
+    return ""
+
+
+def check(group: str, sampling: Sampling, *, masks: bool) -> None:
+    """Raises Refused for a group that cannot be sampled as it asks."""
+    if why := fault(sampling, masks=masks):
+        raise Refused("sampling_unsupported", f"group {group} asks for {why}")
+
+
+def check_run(sampling: Sampling, *, masks: bool) -> None:
+    """Raises ConfigError where no group of the run could be: its data would be used up in vain."""
+    if why := fault(sampling, masks=masks):
+        rule = f"asks for {why}"
+        remedy = "leave top_p, top_k, min_p and temperature out, or use engine hf"
+        raise ConfigError("sampling", msgspec.to_builtins(sampling), rule=rule, remedy=remedy)
 
 
 def params(
