@@ -54,6 +54,7 @@ class Host:
         self._unwanted: set[str] = set()
         self._told = 0
         self._dead = ""
+        self._closed = False
         try:
             self.llm: AsyncLLM = self._submit(self._start(args, loggers)).result()
         except BaseException:
@@ -134,7 +135,13 @@ class Host:
         return [float(value) for value in found.logprobs]
 
     def close(self) -> None:
-        """End vLLM's processes, and the thread; what waits for them first, or it would complain."""
+        """End vLLM's processes, and the thread; what waits for them first, or it would complain.
+
+        Once: whoever lost an engine may have closed it before its owner does.
+        """
+        if self._closed:
+            return
+        self._closed = True
         self._end_waits()
         try:
             self.llm.shutdown(timeout=2)
