@@ -38,7 +38,7 @@ from services.inference.engines.vllm.build import start
 from services.inference.engines.vllm.engine import VllmEngine
 from services.inference.engines.vllm.host import EngineDied
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.vllm, pytest.mark.long, pytest.mark.timeout(300)]
 
 TIMEOUT = 3.0
 
