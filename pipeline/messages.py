@@ -123,14 +123,16 @@ class Teaching(Struct, frozen=True, kw_only=True):
 class Score(Struct, frozen=True, kw_only=True, tag="score/1"):
     """What a scorer made of one member. With `error` set there is no reward at all.
 
-    `outcome` is the verdict before shaping; `parts` the reward by scorer; `values` optional
-    per-token values [T], float32; `teaching` what a teacher among the scorers said.
+    `outcome` is the verdict before shaping; `parts` the reward by scorer, and `shadow` that of
+    those which only watch; `values` optional per-token values [T], float32; `teaching` what a
+    teacher among the scorers said.
     """
 
     reward: float | None
     outcome: float | None = None
     scorer: str = ""
     parts: dict[str, float] = {}
+    shadow: dict[str, float] = {}
     error: str | None = None
     values: bytes = b""
     teaching: Teaching | None = None

@@ -29,6 +29,8 @@ EXTRAS = {
     "datasets": "data",
     "reasoning_gym": "data",
     "mpmath": "score",
+    "jsonschema": "score",
+    "httpx": "score",
     "deepspeed": "deepspeed",
     "vllm": "vllm",
     "tensorboard": "tensorboard",

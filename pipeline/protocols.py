@@ -250,11 +250,13 @@ class Answer(Struct, frozen=True, kw_only=True):
 class Verdict(Struct, frozen=True, kw_only=True):
     """A reward; `outcome` is the verdict before any shaping and defaults to the reward.
 
-    A teacher adds what is to be distilled of its `teaching`.
+    `reason` is one of few words that say why ("wrong", "no_final_answer"): verdicts are counted by
+    it. A teacher adds what is to be distilled of its `teaching`.
     """
 
     reward: float
     outcome: float | None = None
+    reason: str = ""
     teaching: Teaching | None = None
 
 

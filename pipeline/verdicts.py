@@ -6,12 +6,13 @@ Where a scorer runs, and how long it may take, is theirs. Torch-free.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
 from pipeline.errors import ConfigError
 from pipeline.families import SHAPING, TEACHING
@@ -26,34 +27,57 @@ LONGEST_DETAIL = 200
 
 
 class Term(NamedTuple):
-    """A scorer in the total: its reward times `weight`, or a gate, which lets the others count."""
+    """A scorer in the total: its reward times `weight`, or a gate, which lets the others count.
+
+    One in the shadow is no part of it: scored and logged, and never trained on. At most
+    `concurrency` answers are with it at once, each for `timeout_seconds`; 0: as [scoring] has it.
+    `golden` is the file of its golden set, if it has one.
+    """
 
     spec: Spec
     weight: float = 1.0
     is_gate: bool = False
+    is_shadow: bool = False
+    concurrency: int = 0
+    timeout_seconds: float = 0.0
+    golden: str = ""
+
+
+KEYS: dict[str, Any] = {
+    "weight": float,
+    "gate": bool,
+    "shadow": bool,
+    "concurrency": Annotated[int, Meta(ge=1)],
+    "timeout_seconds": Annotated[float, Meta(gt=0)],
+    "golden": str,
+}
+"""What stands beside `use` and is no option of the scorer."""
 
 
 def terms(specs: Sequence[Spec]) -> list[Term]:
-    """The scorers of a run; `weight` and `gate` stand beside `use`, and are no scorer's options.
+    """The scorers of a run; KEYS stand beside `use`, and are no scorer's options.
 
     Raises ConfigError for values of another kind, where nothing is left that could be a reward, and
     where the first that is no gate cannot tell a good answer from a bad one.
     """
     found = [_term(spec, f"{AT}[{number}]") for number, spec in enumerate(specs)]
-    if all(term.is_gate for term in found):
-        remedy = "add a scorer that is none"
-        raise ConfigError(AT, None, rule="every scorer is a gate", remedy=remedy)
+    if all(term.is_gate or term.is_shadow for term in found):
+        rule, remedy = "every scorer is a gate or a shadow", "add a scorer that is neither"
+        raise ConfigError(AT, None, rule=rule, remedy=remedy)
     _check_outcome(found)
     return found
 
 
 def outcome_term(found: Sequence[Term]) -> Term:
-    """The first that is no gate: its outcome is the member's."""
-    return next(term for term in found if not term.is_gate)
+    """The first that is no gate and no shadow: its outcome is the member's."""
+    return next(term for term in found if not term.is_gate and not term.is_shadow)
 
 
 def total(found: Sequence[Term], verdicts: Sequence[Verdict]) -> Verdict:
-    """The sum of weight times reward, 0 where a gate gave 0; raises Fault if it is not finite."""
+    """The sum of weight times reward, 0 where a gate gave 0; raises Fault if it is not finite.
+
+    Shadows are not among them.
+    """
     pairs = [*zip(found, verdicts, strict=True)]
     shut = any(term.is_gate and verdict.reward == 0 for term, verdict in pairs)
     counted = [(term.weight, verdict) for term, verdict in pairs if not term.is_gate]
@@ -70,7 +94,11 @@ def total(found: Sequence[Term], verdicts: Sequence[Verdict]) -> Verdict:
 
 def _check_outcome(found: Sequence[Term]) -> None:
     """Raises ConfigError where every outcome would be 0, though one behind could say more."""
-    names = [(number, _name(term)) for number, term in enumerate(found) if not term.is_gate]
+    names = [
+        (number, _name(term))
+        for number, term in enumerate(found)
+        if not term.is_gate and not term.is_shadow
+    ]
     number, first = names[0]
     graders = [name for _, name in names if name not in (*SHAPING, TEACHING)]
     if first in SHAPING or (first == TEACHING and graders):
@@ -86,19 +114,32 @@ def _name(term: Term) -> str:
 def _term(spec: Spec, at: str) -> Term:
     if isinstance(spec, str):
         return Term(spec)
-    rest = {key: value for key, value in spec.items() if key not in ("weight", "gate")}
-    weight = _converted(float, spec.get("weight", 1.0), f"{at}.weight")
-    is_gate = _converted(bool, spec.get("gate", False), f"{at}.gate")
-    if not math.isfinite(weight):
+    keys = {k: _converted(KEYS[k], v, f"{at}.{k}") for k, v in spec.items() if k in KEYS}
+    term = Term(
+        {key: value for key, value in spec.items() if key not in KEYS},
+        weight=keys.get("weight", 1.0),
+        is_gate=keys.get("gate", False),
+        is_shadow=keys.get("shadow", False),
+        concurrency=keys.get("concurrency", 0),
+        timeout_seconds=keys.get("timeout_seconds", 0.0),
+        golden=keys.get("golden", ""),
+    )
+    _check_weight(term, spec, at)
+    return term
+
+
+def _check_weight(term: Term, spec: Mapping[str, Any], at: str) -> None:
+    """Raises ConfigError for one that is none, or that stands where nothing is added."""
+    if not math.isfinite(term.weight):
         remedy = "give a finite number"
-        raise ConfigError(f"{at}.weight", weight, rule="is no weight", remedy=remedy)
-    if is_gate and "weight" in spec:
-        rule, remedy = "a gate adds nothing, so that it has no weight", "leave out one of the two"
-        raise ConfigError(f"{at}.weight", weight, rule=rule, remedy=remedy)
-    return Term(rest, weight, is_gate)
+        raise ConfigError(f"{at}.weight", term.weight, rule="is no weight", remedy=remedy)
+    silent = [key for key in ("gate", "shadow") if spec.get(key)]
+    if silent and (len(silent) > 1 or "weight" in spec):
+        rule = "of weight, gate and shadow a scorer has one"
+        raise ConfigError(f"{at}.{silent[-1]}", True, rule=rule, remedy="leave out the others")
 
 
-def _converted(kind: type, value: object, at: str) -> Any:
+def _converted(kind: Any, value: object, at: str) -> Any:
     try:
         return msgspec.convert(value, kind, strict=True)
     except msgspec.ValidationError as exc:
@@ -108,12 +149,25 @@ def _converted(kind: type, value: object, at: str) -> Any:
 class Fault(Exception):
     """An answer that got no verdict, and why.
 
-    The reason, of few values, is what faults are counted by: timeout, raised, crashed, bad_verdict.
+    The reason, of few values, is what faults are counted by: timeout, raised, crashed, bad_verdict,
+    unavailable.
     """
 
     def __init__(self, reason: str, detail: str = "") -> None:
         self.reason, self.detail = reason, " ".join(detail.split())[:LONGEST_DETAIL]
         super().__init__(f"{reason}: {self.detail}" if self.detail else reason)
+
+
+class Passing(Fault):
+    """A fault of something outside that may be gone at the next try: the scorer is asked again.
+
+    After `after` seconds where that was told, as by Retry-After. What is left is counted as
+    unavailable.
+    """
+
+    def __init__(self, detail: str = "", *, after: float | None = None) -> None:
+        self.after = after
+        super().__init__("unavailable", detail)
 
 
 def answer_of(prompt: Prompt, completion: Completion, decode: Callable[[bytes], str]) -> Answer:
@@ -161,7 +215,7 @@ def checked(answer: object) -> Verdict:
     outcome = reward if answer.outcome is None else _number(answer.outcome, "the outcome")
     if answer.teaching and (why := teaching_flaw(answer.teaching)):
         raise Fault("bad_verdict", f"of what the teacher said {why}")
-    return Verdict(reward=reward, outcome=outcome, teaching=answer.teaching)
+    return Verdict(reward=reward, outcome=outcome, reason=answer.reason, teaching=answer.teaching)
 
 
 def teaching_flaw(teaching: Teaching, *, tokens: int | None = None, vocabulary: int = 0) -> str:

@@ -7,7 +7,7 @@ from pipeline.life import Life
 from pipeline.metrics import Metrics
 from pipeline.model.tokens import Tokenizer
 from pipeline.run import Run
-from services.scoring.judge import make_judge
+from services.scoring.ensemble import make_ensemble
 from services.scoring.metrics import Numbers
 from services.scoring.process import START_SECONDS
 from services.scoring.service import Scoring
@@ -16,7 +16,7 @@ from services.scoring.service import Scoring
 def build(run: Run, bus: Bus, life: Life, metrics: Metrics) -> Scoring:
     """Raises ConfigError for a scorer that cannot be had."""
     numbers = Numbers(metrics)
-    judge = make_judge(run.scoring, on_replaced=numbers.replaced.inc, policy=run.model.path)
+    ensemble = make_ensemble(run.scoring, on_replaced=numbers.replaced.inc, policy=run.model.path)
     with life.long("tokenizer to load", START_SECONDS):
         decode = Tokenizer(run.model.path).decode
-    return Scoring(bus, life, judge, decode=decode, numbers=numbers)
+    return Scoring(bus, life, ensemble, decode=decode, numbers=numbers)

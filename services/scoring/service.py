@@ -1,6 +1,6 @@
 """Scoring: the one service on asyncio, since hundreds of answers may be waited for at once.
 
-The loop and the leases are here; how an answer is graded is in `judge`, the workers in `pool`.
+The loop and the leases are here; how an answer is graded is in `ensemble`, the workers in `pool`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pipeline.life import Life
 from pipeline.messages import Score
 from pipeline.verdicts import answer_of, raised
 from pipeline.watch.waits import COMPLETIONS, SCORERS
-from services.scoring.judge import Judge
+from services.scoring.ensemble import Ensemble
 from services.scoring.metrics import Numbers
 from services.scoring.process import START_SECONDS
 
@@ -46,13 +46,13 @@ class Scoring:
     """
 
     def __init__(
-        self, bus: Bus, life: Life, judge: Judge, *, decode: Decode, numbers: Numbers
+        self, bus: Bus, life: Life, ensemble: Ensemble, *, decode: Decode, numbers: Numbers
     ) -> None:
         """`decode` turns token ids, int32, into text."""
-        self._bus, self._life, self._judge = bus, life, judge
+        self._bus, self._life, self._ensemble = bus, life, ensemble
         self._decode, self._numbers = decode, numbers
         self._hands: dict[str, _Hand] = {}
-        self._limit = judge.busy
+        self._limit = ensemble.busy
 
     def run(self) -> None:
         """Until told to stop. Raises ConfigError where a scorer cannot be started."""
@@ -60,14 +60,14 @@ class Scoring:
 
     async def _run(self) -> None:
         with self._life.long("scorers to start", START_SECONDS):
-            await self._judge.start()
+            await self._ensemble.start()
         try:
             while not self._life.stopping:
                 with self._numbers.clock("busy", COMPLETIONS, share=self._share()):
                     await self._turn()
             await self._hand_back()
         finally:
-            await self._judge.close()
+            await self._ensemble.close()
 
     async def _turn(self) -> None:
         try:
@@ -80,7 +80,7 @@ class Scoring:
 
     def _share(self) -> float:
         """Of the scorers that are at work."""
-        return min(1.0, self._waiting / self._judge.slots)
+        return min(1.0, self._waiting / self._ensemble.slots)
 
     @property
     def _waiting(self) -> int:
@@ -124,7 +124,7 @@ class Scoring:
         )
         # There is more, and the scorers idled while it was fetched: fetch more at once.
         if len(leases) == room and all(hand.score.done() for hand in self._hands.values()):
-            self._limit = min(2 * self._limit, max(MOST_IN_HAND, self._judge.busy))
+            self._limit = min(2 * self._limit, max(MOST_IN_HAND, self._ensemble.busy))
         for lease in leases:
             self._hands[lease.entry] = _Hand(lease, asyncio.create_task(self._score(lease)))
 
@@ -135,7 +135,7 @@ class Scoring:
             scores, timeout=IDLE_SECONDS, return_when=asyncio.FIRST_COMPLETED
         )
         if not done:
-            self._limit = max(self._limit // 2, self._judge.busy)
+            self._limit = max(self._limit // 2, self._ensemble.busy)
 
     async def _score(self, lease: Lease[Answerable]) -> Score:
         """Never raises for what a scorer did: a fault is a score with an error."""
@@ -143,9 +143,9 @@ class Scoring:
         try:
             answer = answer_of(lease.work.prompt, lease.work.completion, self._decode)
         except Exception as exc:  # one member whose text or reference cannot be read; counted below
-            score = self._judge.fault(raised(exc))
+            score = self._ensemble.fault(raised(exc))
         else:
-            score = await self._judge(answer)
+            score = await self._ensemble(answer)
         self._numbers.seconds.inc(time.perf_counter() - started)
         if score.error:
             self._count_fault(lease, score.error)

@@ -17,7 +17,7 @@ from pipeline.metrics import Metrics
 from pipeline.run import Distillation, Model, Objective, Run
 from pipeline.run import Scoring as ScoringKeys
 from services.scoring.build import build
-from services.scoring.judge import make_judge
+from services.scoring.ensemble import make_ensemble
 from services.scoring.metrics import Numbers
 from services.scoring.service import Scoring
 
@@ -116,8 +116,8 @@ class Running:
             self.service = build(run, self.bus, life=self.life, metrics=self.metrics)
         else:
             numbers = Numbers(self.metrics)
-            judge = make_judge(keys, on_replaced=numbers.replaced.inc)
-            self.service = Scoring(self.bus, self.life, judge, decode=text_of, numbers=numbers)
+            ensemble = make_ensemble(keys, on_replaced=numbers.replaced.inc)
+            self.service = Scoring(self.bus, self.life, ensemble, decode=text_of, numbers=numbers)
         self.errors: list[BaseException] = []
         self.thread = threading.Thread(target=self._run)
 

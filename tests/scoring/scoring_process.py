@@ -10,7 +10,7 @@ from pipeline.life import Life
 from pipeline.logs import configure_logs
 from pipeline.metrics import Metrics
 from pipeline.run import Scoring as ScoringKeys
-from services.scoring.judge import make_judge
+from services.scoring.ensemble import make_ensemble
 from services.scoring.metrics import Numbers
 from services.scoring.service import Scoring
 
@@ -23,8 +23,8 @@ def main(url: str, run: str, instance: str, scorers: str) -> None:
     life = Life(bus, "scoring", instance, metrics=metrics)
     life.start()
     keys = ScoringKeys(scorers=json.loads(scorers), workers=2)
-    judge = make_judge(keys, on_replaced=numbers.replaced.inc)
-    Scoring(bus, life, judge, decode=text_of, numbers=numbers).run()
+    ensemble = make_ensemble(keys, on_replaced=numbers.replaced.inc)
+    Scoring(bus, life, ensemble, decode=text_of, numbers=numbers).run()
     assert "torch" not in sys.modules, "scoring needs no torch"
     life.end()
 

@@ -15,7 +15,7 @@ from pipeline.plugins import build
 from pipeline.protocols import Answer, Verdict
 from pipeline.run import Scoring as ScoringKeys
 from pipeline.verdicts import checked
-from services.scoring.judge import make_judge
+from services.scoring.ensemble import make_ensemble
 
 
 def verdict(spec: Any, text: str, reference: object = "42") -> Verdict:
@@ -123,12 +123,12 @@ PATIENT = "strangers:patient"
 
 def judged(text: str, *scorers: Any) -> Score:
     async def grade() -> Score:
-        judge = make_judge(ScoringKeys(scorers=[*scorers]), on_replaced=lambda: None)
-        await judge.start()
+        ensemble = make_ensemble(ScoringKeys(scorers=[*scorers]), on_replaced=lambda: None)
+        await ensemble.start()
         try:
-            return await judge(Answer(text=text, prompt="", reference="42", finish="stop"))
+            return await ensemble(Answer(text=text, prompt="", reference="42", finish="stop"))
         finally:
-            await judge.close()
+            await ensemble.close()
 
     return asyncio.run(grade())
 

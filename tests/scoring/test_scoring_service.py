@@ -22,7 +22,7 @@ from pipeline.errors import ConfigError
 from pipeline.messages import Beat, Score
 from pipeline.protocols import Answer
 from pipeline.run import Scoring as ScoringKeys
-from services.scoring.judge import make_judge
+from services.scoring.ensemble import make_ensemble
 
 Serving = Callable[..., Any]
 OBEY = "strangers:obey"
@@ -224,15 +224,15 @@ def start_process(plant: Plant, instance: str) -> subprocess.Popen[bytes]:
 )
 def test_a_wrong_scorer_is_refused_before_anything_starts(spec: Any, error: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        make_judge(ScoringKeys(scorers=[spec]), on_replaced=lambda: None)
+        make_ensemble(ScoringKeys(scorers=[spec]), on_replaced=lambda: None)
     assert error in str(caught.value)
 
 
 def test_the_same_scorer_twice_counts_twice_under_two_names() -> None:
     async def grade() -> Score:
         scorers = [{"use": PATIENT}, {"use": PATIENT, "seconds": 0.01}]
-        judge = make_judge(ScoringKeys(scorers=scorers), on_replaced=lambda: None)
-        return await judge(Answer(text="x", prompt="", reference=None, finish="stop"))
+        ensemble = make_ensemble(ScoringKeys(scorers=scorers), on_replaced=lambda: None)
+        return await ensemble(Answer(text="x", prompt="", reference=None, finish="stop"))
 
     score = asyncio.run(grade())
     assert score.parts == {f"{PATIENT}/1": 1.0, f"{PATIENT}#2/1": 1.0}
@@ -242,10 +242,10 @@ def test_the_same_scorer_twice_counts_twice_under_two_names() -> None:
 def test_a_sum_beyond_all_numbers_is_a_bad_verdict() -> None:
     async def grade() -> Score:
         spec = {"use": "strangers:Scaled", "factor": 1.7e308}
-        judge = make_judge(ScoringKeys(scorers=[spec, spec]), on_replaced=lambda: None)
-        await judge.start()
-        score = await judge(Answer(text="x", prompt="", reference=None, finish="stop"))
-        await judge.close()
+        ensemble = make_ensemble(ScoringKeys(scorers=[spec, spec]), on_replaced=lambda: None)
+        await ensemble.start()
+        score = await ensemble(Answer(text="x", prompt="", reference=None, finish="stop"))
+        await ensemble.close()
         return score
 
     score = asyncio.run(grade())

@@ -42,7 +42,7 @@ def scale(answer: Answer, *, factor: Annotated[float, Meta(ge=0)] = 1.0, words: 
     return answer * factor
 
 
-class Judge:
+class Ensemble:
     def __init__(self, first: int, *, model: str, given: str = "", strict: bool = False) -> None:
         self.parts = (first, model, given, strict)
 
@@ -99,7 +99,7 @@ def test_a_users_own_function_is_found_where_sluice_was_called_and_bound() -> No
 
 
 def test_a_part_is_made_with_its_options_and_what_the_program_gives() -> None:
-    spec = {"use": "users_own:Judge", "model": "m", "strict": True}
+    spec = {"use": "users_own:Ensemble", "model": "m", "strict": True}
     assert make(SCORERS, spec, 1, at="a", given="g").parts == (1, "m", "g", True)
 
 
@@ -162,11 +162,11 @@ def test_a_mistake_is_told_with_its_key_rule_and_remedy(spec: Any, line: str) ->
 
 def test_an_option_that_is_required_is_named() -> None:
     with pytest.raises(ConfigError, match=r"a\.key\.model: is required; add model"):
-        make(SCORERS, "users_own:Judge", 1, at="a.key")
+        make(SCORERS, "users_own:Ensemble", 1, at="a.key")
 
 
 def test_what_the_program_gives_is_no_option() -> None:
-    spec = {"use": "users_own:Judge", "model": "m", "given": "mine"}
+    spec = {"use": "users_own:Ensemble", "model": "m", "given": "mine"}
     with pytest.raises(ConfigError, match="no such option; known: model, strict"):
         make(SCORERS, spec, 1, at="a.key", given="the program's")
 

@@ -148,7 +148,9 @@ def test_weight_and_gate_are_no_scorers_options() -> None:
         ({"use": "a", "weight": "1"}, "scoring.scorers[1].weight = '1': Expected `float`"),
         ({"use": "a", "weight": float("nan")}, "scoring.scorers[1].weight = nan: is no weight"),
         ({"use": "a", "gate": 1}, "scoring.scorers[1].gate = 1: Expected `bool`"),
-        ({"use": "a", "gate": True, "weight": 1.0}, "scoring.scorers[1].weight = 1.0: a gate adds"),
+        ({"use": "a", "gate": True, "weight": 1.0}, "scoring.scorers[1].gate = True: of weight,"),
+        ({"use": "a", "gate": True, "shadow": True}, "scoring.scorers[1].shadow = True: of weight"),
+        ({"use": "a", "concurrency": 0}, "scoring.scorers[1].concurrency = 0: Expected `int` >= 1"),
     ],
 )
 def test_a_wrong_weight_or_gate_is_refused_by_its_place(spec: dict[str, Any], line: str) -> None:

@@ -47,7 +47,7 @@ class Seat(NamedTuple):
         return f"{self.called}/{self.version}"
 
 
-class Judge:
+class Ensemble:
     """Started before it is asked, closed afterwards; asked for any number of answers at once."""
 
     def __init__(self, seats: Sequence[Seat], *, pool: Pool | None, slots: int) -> None:
@@ -108,8 +108,10 @@ class Judge:
         return "+".join(seat.name for seat in self._seats)
 
 
-def make_judge(scoring: Scoring, *, on_replaced: Callable[[], None], policy: str = "") -> Judge:
-    """The judge of [scoring], nothing started yet; raises ConfigError for a wrong scorer.
+def make_ensemble(
+    scoring: Scoring, *, on_replaced: Callable[[], None], policy: str = ""
+) -> Ensemble:
+    """The scorers of [scoring], nothing started yet; raises ConfigError for a wrong scorer.
 
     `policy` is where the run's model comes from.
     """
@@ -137,7 +139,7 @@ def make_judge(scoring: Scoring, *, on_replaced: Callable[[], None], policy: str
             scorer = build(SCORERS, spec, at=AT, policy=policy)
             grade = partial(_on_the_loop, scorer, seconds)
             seats.append(Seat(called, version_of(scorer), term, grade, None, reads))
-    return Judge(seats, pool=pool, slots=slots)
+    return Ensemble(seats, pool=pool, slots=slots)
 
 
 def is_async(thing: Any) -> bool:
