@@ -7,7 +7,8 @@ processes; only the trainer is played, by a consumer that commits whatever is wh
 answers the very same prompts in a process of its own. Both have loaded their model before, and then
 the two processes with an engine take turns of half a second, while the other is stopped: a machine
 whose speed wanders within a minute, as a shared one's does, is as slow for both. The rest of the
-stream is never stopped. Pairs alternate in who begins.
+stream is never stopped, and keeps to one core, so that the engines are not in its way nor it in
+theirs: they may run on any. Pairs alternate in who begins.
 
 Each side's rate is tokens over the seconds of its own turns, from its first prompt to its last
 member. Beside it stands what the thread that owns the engine spent on the processor. For the bar a
@@ -55,6 +56,7 @@ BAR = 0.95
 PATIENCE_SECONDS = 120.0
 POLL_SECONDS = 0.01
 TICKS = os.sysconf("SC_CLK_TCK")
+CORES = os.sched_getaffinity(0)
 
 Figures = dict[str, float]
 
@@ -113,6 +115,7 @@ def main() -> int:
     parser.add_argument("--set", action="append", default=[], help="overrides of the demo's keys")
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"  # of every child
+    os.sched_setaffinity(0, {max(CORES)})  # and so is the rest of the stream
     load_before = os.getloadavg()[0]
     pairs = list(measure(options.pairs, groups=options.groups, overrides=options.set))
     ratio = statistics.median(pair.ratio for pair in pairs)
@@ -209,13 +212,16 @@ class Played(NamedTuple):
     def consume(self) -> list[Group]:
         """Commit whatever is whole until every prompt has come back; in the prompts' order."""
         done: list[Group] = []
-        batches = count(1)
+        batches, deadline = count(1), time.monotonic() + PATIENCE_SECONDS
         while len(done) < self.groups:
             time.sleep(POLL_SECONDS)
             ready = [ticket.group for ticket in self.bus.groups.collect(1).groups]
             if groups := self.bus.groups.fetch(ready):
                 self.commit(next(batches), groups)
                 done += groups
+            if time.monotonic() > deadline:
+                os.kill(self.pid, signal.SIGCONT)
+                raise SystemExit(f"of {self.groups} groups {len(done)} came back: see the logs")
         return sorted(done, key=lambda group: group.prompt.seq)
 
     def commit(self, batch: int, groups: Sequence[Group]) -> None:
@@ -234,6 +240,7 @@ def stream(run: Run, place: Place) -> Iterator[Played]:
     bus.beat(Beat(service="training", instance="bench", boot="bench:1"))
     bus.versions.announce(first_version(run), min_version=0)
     children = [child(service, run, place) for service in SERVICES]
+    os.sched_setaffinity(children[0].pid, CORES)
     try:
         pid = await_waiting(bus, "inference", "prompts").beat.pid
         await_waiting(bus, "scoring", "completions")
@@ -317,6 +324,7 @@ def answer_all(run: Run, prompts: Sequence[Prompt], pipe: Connection) -> None:
 
     Says how many tokens, and the seconds of the processor's time that they took.
     """
+    os.sched_setaffinity(0, CORES)
     engine = make_engine(run)
     engine.stage(
         Manifest(version=0, step=0, epoch=1, fingerprint=engine.fingerprint(), location=""),

@@ -35,6 +35,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import cycle
+from math import isfinite
 from pathlib import Path
 from time import perf_counter, thread_time
 from typing import Any, NamedTuple
@@ -276,7 +277,7 @@ def figures(decoding: Decoding, rounds: Sequence[Round]) -> dict[str, float]:
         "versions": len(rounds),
     }
     found |= by_thread_time(decoding)
-    return {name: round(value, 5) for name, value in found.items()}
+    return {name: round(value, 5) for name, value in found.items() if isfinite(value)}
 
 
 def by_thread_time(decoding: Decoding) -> dict[str, float]:

@@ -2,12 +2,13 @@
 
 The same numbers leave by two doors: Prometheus scrapes them, and each beat carries the counters and
 gauges to the panel and the report. Names: `sluice_<service>_<noun>_<unit>[_total]`, base units. A
-label's values are declared with the metric, so that no input can make more series of it.
+label's values are declared with the metric, or bounded in number, so that no input can make more
+series of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import product
 from typing import Generic, Literal, NamedTuple, TypeVar
 
@@ -26,6 +27,9 @@ from pipeline.curve import Curve
 OTHER = "other"
 """The value of a label that was not declared."""
 
+MOST_MET = 32
+LONGEST_MET = 64
+
 C = TypeVar("C", Counter, Gauge)
 
 
@@ -34,7 +38,8 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Declared(NamedTuple):
-    """A metric as Prometheus sees it, and the values that its labels may have."""
+    """A metric as Prometheus sees it, and the values that its labels may have; none: any that come,
+    up to a bound."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -51,15 +56,48 @@ class Labelled(Generic[C]):
     def __init__(self, metric: C, labels: dict[str, Sequence[str]]) -> None:
         self._metric: C = metric
         self._known = labels
-        for values in product(*labels.values()):
-            metric.labels(*values)
+        # Loops count with every turn, and the library's own way to a series takes a while.
+        self._series: dict[tuple[str, ...], C] = {
+            values: metric.labels(*values) for values in product(*labels.values())
+        }
 
     def labels(self, **given: str) -> C:
         """The series; what was not declared counts as `other`."""
+        values = tuple(given[name] for name in self._known)
+        return self._series.get(values) or self._other(given)
+
+    def _other(self, given: dict[str, str]) -> C:
         known = self._known
         bounded = {name: v if v in known[name] else OTHER for name, v in given.items()}
         series: C = self._metric.labels(**bounded)
         return series
+
+
+class Met:
+    """A counter whose labels' values are not known beforehand: strangers name them.
+
+    For each value of the first label the first `MOST_MET` of the second are told apart, and of the
+    first label as many; all others count as `other`.
+    """
+
+    def __init__(self, metric: Counter, outer: str, inner: str) -> None:
+        self._metric, self._outer, self._inner = metric, outer, inner
+        self._met: dict[str, set[str]] = {}
+
+    def labels(self, **given: str) -> Counter:
+        """The series; a value is one line of `LONGEST_MET` letters at most."""
+        outer, inner = (
+            " ".join(given[name].split())[:LONGEST_MET] for name in (self._outer, self._inner)
+        )
+        outer = _known(outer, self._met)
+        met = self._met.setdefault(outer, set())
+        inner = _known(inner, met)
+        met.add(inner)
+        return self._metric.labels(**{self._outer: outer, self._inner: inner})
+
+
+def _known(value: str, met: Collection[str]) -> str:
+    return value if value in met or len(met) < MOST_MET else OTHER
 
 
 class Metrics:
@@ -90,6 +128,10 @@ class Metrics:
     def counter_by(self, noun: str, text: str, **labels: Sequence[str]) -> Labelled[Counter]:
         """A counter for each combination of the labels' values."""
         return Labelled(self._counter(noun, text, labels), labels)
+
+    def counter_met(self, noun: str, text: str, outer: str, inner: str) -> Met:
+        """A counter for each pair of values that come, up to a bound."""
+        return Met(self._counter(noun, text, {outer: (), inner: ()}), outer, inner)
 
     def gauge(self, noun: str, text: str) -> Gauge:
         """A number that goes up and down."""
