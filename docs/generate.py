@@ -1,6 +1,6 @@
 """Makes docs/configuration.md from pipeline/run.py, and docs/metrics.md from what services declare.
 
-With --check, says whether they are up to date.
+In docs/scorers.md it makes the tables of options. With --check, says whether they are up to date.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import plugin_options
 
-from pipeline.metrics import Declared, Metrics
+from pipeline.metrics import MOST_MET, Declared, Metrics
 from services.inference.metrics import Numbers as InferenceMetrics
 from services.prompting.metrics import Numbers as PromptingMetrics
 from services.scoring.metrics import Numbers as ScoringMetrics
@@ -23,6 +23,7 @@ from services.training.run_metrics import RunNumbers as RunMetrics
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 SOURCE = ROOT / "pipeline" / "run.py"
+SCORERS = DOCS / "scorers.md"
 
 CONFIGURATION = """# Configuration
 
@@ -45,11 +46,13 @@ each beat. Each metric stands in a dashboard, in a rule, or in the [runbook](run
 compares. A label has no other values than those declared.
 """
 
+SHADOW = "the name of a shadow"
+
 SUBJECTS: dict[str, Callable[[Metrics], object]] = {
     "prompting": PromptingMetrics,
     "inference": InferenceMetrics,
     "scoring": ScoringMetrics,
-    "training": TrainingMetrics,
+    "training": partial(TrainingMetrics, shadows=(SHADOW,)),
     "run": partial(RunMetrics, target_steps=0),
 }
 SHORT = 5
@@ -61,6 +64,7 @@ def main() -> int:
         DOCS / "configuration.md": CONFIGURATION
         + "".join([*sections(ast.parse(SOURCE.read_text())), *plugin_options.table()]),
         DOCS / "metrics.md": METRICS + "".join(metric_tables()),
+        SCORERS: plugin_options.filled(SCORERS.read_text()),
     }
     if "--check" not in sys.argv[1:]:
         for path, page in pages.items():
@@ -90,7 +94,9 @@ def metric_tables() -> Iterator[str]:
 
 
 def values_of(values: Sequence[str]) -> str:
-    """All that a label can be, or how many where that is a long list."""
+    """All that a label can be, or how many where that is a long list, or not known beforehand."""
+    if not values:
+        return f"the first {MOST_MET} that come, or `other`"
     return ", ".join(values) if len(values) <= SHORT else f"one of {len(values)}, or `other`"
 
 

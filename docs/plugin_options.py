@@ -6,15 +6,20 @@ They are read as `pipeline.options` reads them, which imports no plug-in.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pipeline.options import FAMILIES, GIVEN, written
+from pipeline.verdicts import AT
 
 SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
 ROOT = Path(__file__).resolve().parent.parent
 OURS = ("pipeline.", "services.")
+
+MARKED = re.compile(r"<!-- options: (\w+) -->\n(.*?)<!-- /options -->", re.DOTALL)
+"""Where a page of our own has the table of one scorer."""
 
 Known = Mapping[str, ast.expr]
 """What a module's own names stand for."""
@@ -23,8 +28,9 @@ HEAD = """
 ## Plug-ins
 
 What a key that takes a plug-in can name, and the options that stand beside `use`: those without a
-default are required. A scorer has `weight` and `gate` besides. `columns` is a table that says which
-column is the `prompt`, the `reference` and the `task`; `a.b` is a field in column a.
+default are required. A scorer has `weight`, `gate` and
+[others](scorers.md#weights-gates-shadows) besides. `columns` is a table that says which column is the
+`prompt`, the `reference` and the `task`; `a.b` is a field in column a.
 
 | key | name | option | type | default |
 |---|---|---|---|---|
@@ -41,6 +47,26 @@ def table() -> Iterator[str]:
                 yield f"| `{key}` | `{name}` | `{option}` | {kind} | {default} |\n"
             if not rows:
                 yield f"| `{key}` | `{name}` | — | | |\n"
+
+
+def filled(page: str) -> str:
+    """The page with the options of each scorer that it marks a place for."""
+    return MARKED.sub(
+        lambda place: f"<!-- options: {place[1]} -->\n{_own(place[1])}<!-- /options -->", page
+    )
+
+
+def _own(name: str) -> str:
+    """A scorer's table; none for a name that is not known (yet), or without options."""
+    where = FAMILIES[AT].get(name)
+    rows = [row for row in _options(where) if row[0] not in GIVEN[AT]] if where else []
+    head = "\n| option | type | default |\n|---|---|---|\n" if rows else ""
+    end = "\n" if rows else ""
+    return (
+        head
+        + "".join(f"| `{option}` | {kind} | {default} |\n" for option, kind, default in rows)
+        + end
+    )
 
 
 def _options(where: str) -> Iterator[tuple[str, str, str]]:

@@ -86,7 +86,7 @@ def _override(tree: Tree, text: str) -> None:
                 f"--set {key}", None, rule=f"{parent} is no section", remedy="name a key in one"
             )
         tree = child
-    tree[last] = _value(value.strip())
+    tree[last] = literal(value.strip())
 
 
 def _default_plug_in(key: str) -> str:
@@ -98,7 +98,8 @@ def _default_plug_in(key: str) -> str:
     return ""
 
 
-def _value(text: str) -> Any:
+def literal(text: str) -> Any:
+    """What stands behind KEY= on a command line: a value as TOML writes it, and else a text."""
     try:
         tree = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:

@@ -37,11 +37,19 @@ DATASETS = {
 SCORERS = {
     "exact": "services.scoring.scorers.text:exact",
     "regex": "services.scoring.scorers.text:Regex",
+    "choice": "services.scoring.scorers.choice:Choice",
+    "numeric": "services.scoring.scorers.numeric:Numeric",
+    "json_schema": "services.scoring.scorers.json_schema:JsonSchema",
+    "format": "services.scoring.scorers.layout:Format",
     "math": "services.scoring.scorers.math.scorer:Math",
     "reasoning_gym": "services.scoring.scorers.gym:ReasoningGym",
     "teacher": "services.scoring.scorers.teacher:Teacher",
     "kl_penalty": "services.scoring.scorers.teacher:KlPenalty",
+    "judge": "services.scoring.scorers.judge:Judge",
+    "http": "services.scoring.scorers.http:Http",
     "overlong": "services.scoring.scorers.overlong:overlong",
+    "reward_model": "services.scoring.scorers.reward_model:RewardModel",
+    "code": "services.scoring.scorers.code.scorer:Code",
 }
 SHAPING = ("overlong", "kl_penalty")
 """Scorers that add to a reward, and whose outcome is always 0."""

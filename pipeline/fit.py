@@ -71,10 +71,10 @@ def check_rewards(run: Run) -> None:
 
 
 def _may_take(name: str, term: Term) -> bool:
-    """Whether something below 0 may be added for it; those that grade give 0 or more."""
-    if term.is_gate or name not in SCORERS or name == TEACHING:
+    """Whether something below 0 may be added for it; most that grade give 0 or more."""
+    if term.is_gate or term.is_shadow or name not in SCORERS or name == TEACHING:
         return False
-    if name == "kl_penalty":
+    if name in ("kl_penalty", "reward_model"):
         return term.weight != 0
     return term.weight > 0 if name == "overlong" else term.weight < 0
 

@@ -74,6 +74,7 @@ class Life:
         self._lost_at: float | None = None  # since when the server has not answered
         self.also: Callable[[], None] = lambda: None  # after each beat, in its thread
         self.starved: tuple[Starved, ...] = ()  # set by the trainer
+        self.unready = ""  # why its work is not to be relied on, set by a service that knows
         self.signal = ""
         self._ended = threading.Event()
         self._lock = threading.Lock()  # of what both threads write: boot, and the four below
@@ -113,7 +114,7 @@ class Life:
             return f"its loop has made no turn for {now - self._turn_at:.0f} s"
         silent, why = now - self._heard_at, self._unheard
         if silent <= SILENT_SECONDS:
-            return ""
+            return self.unready
         return f"no beat was answered for {silent:.0f} s" + (f": {why}" if why else "")
 
     def progress(

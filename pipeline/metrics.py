@@ -83,6 +83,7 @@ class Met:
     def __init__(self, metric: Counter, outer: str, inner: str) -> None:
         self._metric, self._outer, self._inner = metric, outer, inner
         self._met: dict[str, set[str]] = {}
+        metric.labels(OTHER, OTHER)
 
     def labels(self, **given: str) -> Counter:
         """The series; a value is one line of `LONGEST_MET` letters at most."""

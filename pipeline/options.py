@@ -17,7 +17,7 @@ from typing import NamedTuple
 from pipeline import families, plugins
 from pipeline.anchor import corrections_of
 from pipeline.run import Run, Spec
-from pipeline.verdicts import AT, terms
+from pipeline.verdicts import AT, KEYS, terms
 
 FAMILIES: dict[str, plugins.Table] = {
     "weights": families.TRANSPORTS,
@@ -65,6 +65,7 @@ def check_options(run: Run) -> None:
         options = plugins.options_of(part.spec)
         if options and (found := written(module, attribute)):
             known = {argument.arg for argument in found.arguments.kwonlyargs}
+            known |= {*KEYS} if part.family == AT else set()
             plugins.check_names(options, known - GIVEN.get(part.family, set()), part.at)
 
 
@@ -119,7 +120,7 @@ def _base(found: ast.ClassDef, tree: ast.Module) -> tuple[str, str] | None:
 
 def _source(module: str) -> ast.Module | None:
     try:
-        spec = _spec(module)
+        spec = spec_of(module)
         if spec is None or not (spec.origin or "").endswith(".py"):
             return None
         return ast.parse(Path(str(spec.origin)).read_text(encoding="utf-8"))
@@ -127,8 +128,11 @@ def _source(module: str) -> ast.Module | None:
         return None
 
 
-def _spec(module: str) -> ModuleSpec | None:
-    """Where a module is; `find_spec` by itself would import the packages around it."""
+def spec_of(module: str) -> ModuleSpec | None:
+    """Where a module is; `find_spec` by itself would import the packages around it.
+
+    Raises ImportError, and ValueError for a module that was not found but made.
+    """
     plugins.look_here()
     top, *rest = module.split(".")
     spec, name = importlib.util.find_spec(top) if top else None, top

@@ -234,7 +234,8 @@ class Drawn(Struct, frozen=True, kw_only=True):
 class Answer(Struct, frozen=True, kw_only=True):
     """What a scorer sees of one member; `drawn` if it has `reads_drawn = True`.
 
-    `max_tokens` is how long it could be; 0 where that is not known.
+    `max_tokens` is how long it could be; 0 where that is not known. One that is `fresh` is judged
+    anew, whatever is remembered of it: a golden set asks for what a scorer says now.
     """
 
     text: str
@@ -245,6 +246,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     ids: tuple[int, ...] = ()
     drawn: Drawn | None = None
     max_tokens: int = 0
+    fresh: bool = False
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
@@ -261,7 +263,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
 
 class Scorer(Protocol):
-    """Grades one answer. A plain function runs in a killable process, an async one on the loop.
+    """Grades one answer. A plain function runs in a killable process, an async one on a loop there.
 
     `version`, of the class or of what it made, tells results apart. One with `reads_drawn = True`
     is shown how the tokens were drawn. A keyword-only parameter `policy` is given `model.path`.

@@ -21,6 +21,8 @@ Spec = str | dict[str, Any]
 
 STEPPING = ("betas", "weight_decay", "clip_norm")
 """Options of every back end that say what a step is; the others, what it is made with."""
+ASKING = ("concurrency", "timeout_seconds", "golden", "golden_minutes")
+"""What a scorer's table has that no verdict depends on."""
 
 Positive = Annotated[int, Meta(ge=1)]
 Count = Annotated[int, Meta(ge=0)]
@@ -180,13 +182,22 @@ class Scoring(Section, frozen=True, kw_only=True):
     """[scoring]: the reward."""
 
     scorers: Annotated[list[Spec], Meta(min_length=1)] = field(default_factory=lambda: ["exact"])
-    """exact, regex, math, reasoning_gym, teacher, kl_penalty, overlong; added up, each times its
+    """exact, regex, choice, numeric, json_schema, format, math, code, reward_model, judge, http,
+    reasoning_gym, teacher, kl_penalty, overlong (docs/scorers.md); added up, each times its
     `weight`, and 0 where one with `gate = true` gives 0. The first that is no gate gives the
-    outcome, so overlong and kl_penalty stand behind one that grades."""
+    outcome, so overlong and kl_penalty stand behind one that grades. One with `shadow = true` only
+    watches. Beside `use` may stand `concurrency`, `timeout_seconds`, and `golden`, a file of
+    answers whose verdicts are known, which are asked for before the first work, and again every
+    `golden_minutes` (10)."""
     workers: Positive = 1
     """Processes that run scorers which are plain functions."""
     timeout_seconds: Seconds = 10.0
-    """An answer that takes longer to score counts as scorer_error, and its worker is replaced."""
+    """For one try of one scorer, unless it has its own: an answer that takes longer counts as
+    scorer_error, and its worker is replaced. Where a scorer waits for something outside, it is
+    tried again first."""
+    retries: Count = 3
+    """How often a scorer is asked again for an answer whose fault may pass (HTTP 429 or 5xx, no
+    connection, a time-out), with growing pauses; then the answer counts as scorer_error."""
 
 
 class Imitation(Section, frozen=True, kw_only=True):
@@ -378,7 +389,7 @@ class Run(Section, frozen=True, kw_only=True):
             "seed": self.seed,
             "lag.max": self.lag.max,
             "lag.unit": self.lag.unit,
-            "scoring.scorers": self.scoring.scorers,
+            "scoring.scorers": [_judging(spec) for spec in self.scoring.scorers],
             "training.learning_rate": self.training.learning_rate,
             "training.warmup_steps": self.training.warmup_steps,
             "training.backend": _of_steps(self.training.backend),
@@ -389,6 +400,14 @@ class Run(Section, frozen=True, kw_only=True):
 
 def _name(spec: Spec) -> str:
     return spec if isinstance(spec, str) else str(spec.get("use", ""))
+
+
+def _judging(spec: Spec) -> Spec:
+    """A scorer without what says how it is asked, and how it is watched."""
+    if isinstance(spec, str):
+        return spec
+    kept = {key: value for key, value in spec.items() if key not in ASKING}
+    return str(kept["use"]) if [*kept] == ["use"] else kept
 
 
 def _of_steps(backend: Spec) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Where a scorer runs, and how long it may take, is theirs. Torch-free.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from typing import Annotated, Any, NamedTuple
@@ -19,11 +20,14 @@ from pipeline.families import SHAPING, TEACHING
 from pipeline.flaws import LARGEST_LOGPROB
 from pipeline.kept import is_known
 from pipeline.messages import Completion, Prompt, Teaching
+from pipeline.plugins import name_of
 from pipeline.protocols import Answer, Drawn, Verdict
 from pipeline.run import Spec
 
 AT = "scoring.scorers"
 LONGEST_DETAIL = 200
+LONGEST = 1_000_000
+"""Seconds, or minutes: what is longer is a slip, or infinite."""
 
 
 class Term(NamedTuple):
@@ -31,7 +35,8 @@ class Term(NamedTuple):
 
     One in the shadow is no part of it: scored and logged, and never trained on. At most
     `concurrency` answers are with it at once, each for `timeout_seconds`; 0: as [scoring] has it.
-    `golden` is the file of its golden set, if it has one.
+    `golden` is the file of its golden set, if it has one, which is asked again after so many
+    minutes; 0: never.
     """
 
     spec: Spec
@@ -41,6 +46,7 @@ class Term(NamedTuple):
     concurrency: int = 0
     timeout_seconds: float = 0.0
     golden: str = ""
+    golden_minutes: float = 10.0
 
 
 KEYS: dict[str, Any] = {
@@ -48,8 +54,9 @@ KEYS: dict[str, Any] = {
     "gate": bool,
     "shadow": bool,
     "concurrency": Annotated[int, Meta(ge=1)],
-    "timeout_seconds": Annotated[float, Meta(gt=0)],
-    "golden": str,
+    "timeout_seconds": Annotated[float, Meta(gt=0, le=LONGEST)],
+    "golden": Annotated[str, Meta(min_length=1)],
+    "golden_minutes": Annotated[float, Meta(ge=0, le=LONGEST)],
 }
 """What stands beside `use` and is no option of the scorer."""
 
@@ -57,15 +64,29 @@ KEYS: dict[str, Any] = {
 def terms(specs: Sequence[Spec]) -> list[Term]:
     """The scorers of a run; KEYS stand beside `use`, and are no scorer's options.
 
-    Raises ConfigError for values of another kind, where nothing is left that could be a reward, and
-    where the first that is no gate cannot tell a good answer from a bad one.
+    Raises ConfigError for values of another kind, where nothing is left that could be a reward,
+    where the first that is no gate cannot tell a good answer from a bad one, and for a gate or a
+    shadow that can be neither.
     """
-    found = [_term(spec, f"{AT}[{number}]") for number, spec in enumerate(specs)]
+    found = [term_of(spec, f"{AT}[{number}]") for number, spec in enumerate(specs)]
     if all(term.is_gate or term.is_shadow for term in found):
         rule, remedy = "every scorer is a gate or a shadow", "add a scorer that is neither"
         raise ConfigError(AT, None, rule=rule, remedy=remedy)
+    for number, term in enumerate(found):
+        _check_part(term, f"{AT}[{number}]")
     _check_outcome(found)
     return found
+
+
+def called(found: Sequence[Term]) -> list[str]:
+    """Their names in a run, and for the second of a name name#2: parts are told apart by it."""
+    seen: Counter[str] = Counter()
+    names = []
+    for term in found:
+        name = name_of(term.spec, AT)
+        seen[name] += 1
+        names.append(f"{name}#{seen[name]}" if seen[name] > 1 else name)
+    return names
 
 
 def outcome_term(found: Sequence[Term]) -> Term:
@@ -92,8 +113,27 @@ def total(found: Sequence[Term], verdicts: Sequence[Verdict]) -> Verdict:
     )
 
 
+def _check_part(term: Term, at: str) -> None:
+    """Raises ConfigError for a gate that would be shut for good answers, and for a teacher that
+    nobody would hear.
+    """
+    name = _name(term)
+    if term.is_gate and name in (*SHAPING, TEACHING):
+        rule, remedy = "gives 0 to good answers, and a gate of 0 is shut", "leave out gate"
+        raise ConfigError(f"{at}.gate", True, rule=f"{name} {rule}", remedy=remedy)
+    if term.is_shadow and name == TEACHING:
+        rule, remedy = "of a teacher in the shadow nothing is learnt", "leave out shadow"
+        raise ConfigError(f"{at}.shadow", True, rule=rule, remedy=remedy)
+
+
 def _check_outcome(found: Sequence[Term]) -> None:
-    """Raises ConfigError where every outcome would be 0, though one behind could say more."""
+    """Raises ConfigError where every reward would be 0, or every outcome, though one could say
+    more.
+    """
+    counted = [term for term in found if not term.is_gate and not term.is_shadow]
+    if not any(term.weight or _name(term) == TEACHING for term in counted):
+        rule, remedy = "every weight is 0, and so is every reward", "weigh one of them"
+        raise ConfigError(AT, None, rule=rule, remedy=remedy)
     names = [
         (number, _name(term))
         for number, term in enumerate(found)
@@ -111,7 +151,8 @@ def _name(term: Term) -> str:
     return term.spec if isinstance(term.spec, str) else str(term.spec.get("use", ""))
 
 
-def _term(spec: Spec, at: str) -> Term:
+def term_of(spec: Spec, at: str) -> Term:
+    """One scorer, whatever the others are; raises ConfigError for KEYS of another kind."""
     if isinstance(spec, str):
         return Term(spec)
     keys = {k: _converted(KEYS[k], v, f"{at}.{k}") for k, v in spec.items() if k in KEYS}
@@ -123,6 +164,7 @@ def _term(spec: Spec, at: str) -> Term:
         concurrency=keys.get("concurrency", 0),
         timeout_seconds=keys.get("timeout_seconds", 0.0),
         golden=keys.get("golden", ""),
+        golden_minutes=keys.get("golden_minutes", 10.0),
     )
     _check_weight(term, spec, at)
     return term
@@ -154,20 +196,22 @@ class Fault(Exception):
     """
 
     def __init__(self, reason: str, detail: str = "") -> None:
-        self.reason, self.detail = reason, " ".join(detail.split())[:LONGEST_DETAIL]
+        self.reason, self.detail = reason, _writable(" ".join(detail.split())[:LONGEST_DETAIL])
         super().__init__(f"{reason}: {self.detail}" if self.detail else reason)
 
 
 class Passing(Fault):
     """A fault of something outside that may be gone at the next try: the scorer is asked again.
 
-    After `after` seconds where that was told, as by Retry-After. What is left is counted as
-    unavailable.
+    After `after` seconds where that was told, as by Retry-After. What is left is counted by its
+    `reason`.
     """
 
-    def __init__(self, detail: str = "", *, after: float | None = None) -> None:
+    def __init__(
+        self, detail: str = "", *, after: float | None = None, reason: str = "unavailable"
+    ) -> None:
         self.after = after
-        super().__init__("unavailable", detail)
+        super().__init__(reason, detail)
 
 
 def answer_of(prompt: Prompt, completion: Completion, decode: Callable[[bytes], str]) -> Answer:
@@ -198,6 +242,12 @@ def version_of(scorer: object) -> str:
     return str(getattr(getattr(scorer, "func", scorer), "version", "1"))
 
 
+def batch_of(scorer: object) -> int:
+    """How many answers it takes in one call, as a list; 0: one, and no list."""
+    batch = getattr(scorer, "batch", 0)
+    return batch if isinstance(batch, int) and batch > 0 else 0
+
+
 def raised(exc: BaseException) -> Fault:
     """The fault of a scorer that raised."""
     return Fault("raised", f"{type(exc).__name__}: {exc}")
@@ -215,7 +265,10 @@ def checked(answer: object) -> Verdict:
     outcome = reward if answer.outcome is None else _number(answer.outcome, "the outcome")
     if answer.teaching and (why := teaching_flaw(answer.teaching)):
         raise Fault("bad_verdict", f"of what the teacher said {why}")
-    return Verdict(reward=reward, outcome=outcome, reason=answer.reason, teaching=answer.teaching)
+    if not isinstance(answer.reason, str):
+        raise Fault("bad_verdict", f"the reason is {answer.reason!r:.80}, which is no text")
+    reason = _writable(answer.reason)
+    return Verdict(reward=reward, outcome=outcome, reason=reason, teaching=answer.teaching)
 
 
 def teaching_flaw(teaching: Teaching, *, tokens: int | None = None, vocabulary: int = 0) -> str:
@@ -235,6 +288,11 @@ def teaching_flaw(teaching: Teaching, *, tokens: int | None = None, vocabulary: 
     if vocabulary and not is_known(teaching.top_ids, vocabulary):
         return "a likeliest id is unknown to the policy"
     return ""
+
+
+def _writable(text: str) -> str:
+    """Others' words may hold lone surrogates, which have no UTF-8 and so no way to travel."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _number(value: object, what: str) -> float:

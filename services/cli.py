@@ -243,6 +243,72 @@ def export(
     _run_wanted(path, set_, False, body)
 
 
+score = typer.Typer(
+    help="Test a scorer, or score a run again.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(score, name="score")
+
+Options = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        metavar="KEY=VALUE",
+        help="What else stands in its table in RUN.toml: an option of its own, or timeout_seconds."
+        " Repeatable.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+NAMES = "A scorer of docs/scorers.md, or package.module:thing."
+
+
+@score.command("test")
+def score_test(
+    scorer: Annotated[str, typer.Argument(metavar="SCORER", help=NAMES)],
+    golden: Annotated[Path, typer.Option(metavar="FILE", help="One JSON object a line.")],
+    option: Options = None,
+    json: Json = False,
+) -> None:
+    """Hold a scorer against answers whose verdicts are known.
+
+    A line of FILE, the golden set, has id, answer (the reference), completion and expected (true,
+    false or a reward), and if need be prompt, task and finish. Exits 1 where a verdict is another
+    one, with a table of these. With --json every verdict is printed, one object a line.
+    """
+
+    def act() -> None:
+        default_threads()
+        with needs("score", what="sluice score test"):
+            trial = _part("services.scoring.trial", "trial")
+            trial(scorer, golden, options=option or (), as_json=json)
+
+    _end(act)
+
+
+@score.command("rescore")
+def score_rescore(
+    path: Wanted,
+    scorer: Annotated[str, typer.Option("--with", metavar="SCORER", help=NAMES)],
+    option: Options = None,
+    json: Json = False,
+    set_: Set = None,
+) -> None:
+    """Score a run's completions again, and say what would change.
+
+    Those of its step records, which hold what its steps consumed. Nothing of the run is changed,
+    and it may go on meanwhile. With --json the comparison is one object.
+    """
+
+    def body(run: Run) -> None:
+        default_threads()
+        with needs("text", what="sluice score rescore"):
+            rescore = _part("services.scoring.rescore", "rescore")
+            rescore(run, scorer, options=option or (), as_json=json)
+
+    _run_wanted(path, set_, False, body)
+
+
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 

@@ -45,8 +45,8 @@ class Completions:
     def score(self, boot: str, done: Sequence[tuple[Lease[Answerable], Score]]) -> list[str]:
         """Settle completions; "ok", "dup", "closed" (the group had ended) or "gone", in order.
 
-        A score with `error` fails the member as `scorer_error`, and so does one of more than 64
-        MiB, the most that is sent. The last member releases the group, or closes it where none has
+        A score with `error` fails the member as `scorer_error`, with a dead letter, and so does one
+        of more than 64 MiB, the most that is sent. The last member releases the group, or closes it where none has
         a score.
         """
         acts = [self._act(boot, *pair) for pair in done]

@@ -1,8 +1,12 @@
-"""Chats as text: the template that writes a list of messages out, up to where the policy speaks."""
+"""Chats as text: the template that writes a list of messages out, up to where the policy speaks;
+and the way back, for a model that writes chats in another way.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +21,10 @@ OWN = "own"
 
 _WHERE = "model.template"
 _PROBE = (ChatMessage("user", "?"),)
+_ROLES = (("user",), ("system", "user"))
+"""Of the chats that are read back."""
+_MARK = "\ue000%d\ue001"
+"""For private use: no text has it."""
 
 
 class Chat:
@@ -34,6 +42,11 @@ class Chat:
             self._template = _read(template)
         if template:
             self._check(template)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is a template."""
+        return bool(self._template)
 
     def check(self, prompt: Text) -> None:
         """Raises Unusable where the prompt is a chat and there is no template for any."""
@@ -65,12 +78,51 @@ class Chat:
                 remedy="correct the chat, or choose another template",
             ) from exc
 
-    def _render(self, chat: tuple[ChatMessage, ...]) -> str:
+    def answered(self, chat: tuple[ChatMessage, ...], answer: str) -> str:
+        """A whole exchange: the chat, and the answer as the assistant's turn. Without a template
+        one text behind the other. Raises whatever a template does that refuses it.
+        """
+        if not self._template:
+            return "".join(message.content for message in chat) + answer
+        return self._render((*chat, ChatMessage("assistant", answer)), whole=True)
+
+    def parted(self, text: str) -> tuple[ChatMessage, ...]:
+        """The chat that the template made this text of: a user's message, or the system's and one.
+        Empty where it did not, or of more messages.
+        """
+        special = self._tokenizer.all_special_tokens  # stand between messages, and in none
+        for roles, pattern in self._patterns.items():
+            found = pattern.fullmatch(self._without_front(text))
+            if found and not any(
+                token in content for token in special for content in found.groups()
+            ):
+                return tuple(map(ChatMessage, roles, found.groups()))
+        return ()
+
+    @cached_property
+    def _patterns(self) -> dict[tuple[str, ...], re.Pattern[str]]:
+        """By the roles of some messages, of all texts that the template makes of such ones."""
+        out: dict[tuple[str, ...], re.Pattern[str]] = {}
+        for roles in _ROLES if self._template else ():
+            marks = [_MARK % number for number in range(len(roles))]
+            try:
+                text = self._render(tuple(map(ChatMessage, roles, marks)))
+            except Exception:  # a template is code, and may not take a system's message
+                continue
+            parts = re.split("|".join(marks), self._without_front(text))
+            if len(parts) == len(roles) + 1:
+                out[roles] = re.compile("(.*)".join(map(re.escape, parts)), re.DOTALL)
+        return out
+
+    def _without_front(self, text: str) -> str:
+        return text.removeprefix(self._tokenizer.bos_token or "")
+
+    def _render(self, chat: tuple[ChatMessage, ...], *, whole: bool = False) -> str:
         return str(
             self._tokenizer.apply_chat_template(
                 msgspec.to_builtins(chat),
                 chat_template=self._template,
-                add_generation_prompt=True,
+                add_generation_prompt=not whole,
                 tokenize=False,
             )
         )

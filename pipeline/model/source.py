@@ -24,11 +24,11 @@ def check_folder(path: str, *, at: str = WHERE) -> None:
         raise ConfigError(at, path, rule="there is no such folder", remedy=REMEDY)
 
 
-def check_model(path: str) -> None:
+def check_model(path: str, *, at: str = WHERE) -> None:
     """Raises ConfigError for a folder that can hold no model, without loading anything."""
-    check_folder(path)
+    check_folder(path, at=at)
     if Path(path).is_dir() and not (Path(path) / "config.json").is_file():
-        raise ConfigError(WHERE, path, rule="the folder has no config.json", remedy=REMEDY)
+        raise ConfigError(at, path, rule="the folder has no config.json", remedy=REMEDY)
 
 
 def context_of(config: Mapping[str, Any]) -> int | None:
@@ -54,7 +54,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def refuse(path: str, what: str, exc: Exception) -> NoReturn:
+def refuse(path: str, what: str, exc: Exception, *, at: str = WHERE) -> NoReturn:
     """One ConfigError that keeps the first line of the library's own reason."""
     reason = (str(exc).strip() or type(exc).__name__).splitlines()[0]
-    raise ConfigError(WHERE, path, rule=f"{what} ({reason})", remedy=REMEDY) from exc
+    raise ConfigError(at, path, rule=f"{what} ({reason})", remedy=REMEDY) from exc

@@ -18,7 +18,7 @@ from transformers.utils.hub import cached_file
 from pipeline.errors import ConfigError, Unusable
 from pipeline.model.chat import Chat
 from pipeline.model.source import WHERE, check_folder, context_of, refuse
-from pipeline.protocols import Text
+from pipeline.protocols import ChatMessage, Text
 
 _FILES = ("generation_config.json", "config.json")
 
@@ -56,6 +56,19 @@ class Tokenizer:
         """
         ids = self._encoded(text, "answer", at, add_special_tokens=False)["input_ids"]
         return array("i", [*ids, *sorted(_ids(self._tokenizer.eos_token_id))[:1]]).tobytes()
+
+    def encode_exchange(self, chat: tuple[ChatMessage, ...], answer: str) -> list[int]:
+        """The ids of a chat with its answer as a turn of it; without a template for chats, those of
+        one text behind the other. Raises Unusable, or whatever a template does that refuses it.
+        """
+        text = self._chat.answered(chat, answer)
+        plain = not self._chat.is_there  # a template for chats writes special tokens by itself
+        return [*self._encoded(text, "exchange", "", add_special_tokens=plain)["input_ids"]]
+
+    def parted(self, ids: bytes) -> tuple[ChatMessage, ...]:
+        """The chat that a prompt was before its template wrote it out; empty where it was none."""
+        text = self._tokenizer.decode(array("i", ids).tolist(), clean_up_tokenization_spaces=False)
+        return self._chat.parted(str(text))
 
     def _encoded(self, text: str, what: str, at: str, **options: bool) -> Any:
         try:

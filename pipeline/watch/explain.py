@@ -15,6 +15,7 @@ from pipeline.watch.flow import (
     starved_kinds,
     waiting,
 )
+from pipeline.watch.gaming import gaming
 from pipeline.watch.look import Snapshot
 from pipeline.watch.waits import stages
 
@@ -34,7 +35,7 @@ def findings(snapshot: Snapshot) -> list[Finding]:
     if snapshot.state.stop:
         why = f": {snapshot.state.reason}" if snapshot.state.reason else ""
         over = Finding("over", "", f"the run is {snapshot.state.stop}{why}", grave=False)
-        return [over, *of_ledger(snapshot), *starved_kinds(snapshot)]
+        return [over, *of_ledger(snapshot), *starved_kinds(snapshot), *gaming(snapshot)]
     among = stages(snapshot)
     return [
         *of_ledger(snapshot),
@@ -45,6 +46,7 @@ def findings(snapshot: Snapshot) -> list[Finding]:
         *slow_scoring(snapshot, among),
         *small_window(snapshot, among),
         *starved_kinds(snapshot),
+        *gaming(snapshot),
         *slow_evaluation(snapshot),
         *no_more_data(snapshot),
         *letters(snapshot),

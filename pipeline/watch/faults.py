@@ -75,6 +75,8 @@ def _of_process(seen: Seen) -> Iterator[tuple[str, str]]:
         yield "quarantined", f"is quarantined: {seen.quarantined}"
     if seen.rejected:
         yield "rejected", f"could not stage {seen.rejected}"
+    if differ := int(seen.beat.gauges.get("golden_differences", 0)):
+        yield "drift", f"gives {plural(differ, 'golden answer')} another verdict than expected"
     free = seen.beat.gauges.get("disk_free_bytes", LEAST_DISK_BYTES)
     if free < LEAST_DISK_BYTES:
         yield "disk", f"writes to a disk that is full: {megabytes(free)} are left"

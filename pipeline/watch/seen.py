@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
@@ -108,11 +108,15 @@ def by_label(beats: Iterable[Seen], name: str) -> dict[str, float]:
     """A counter with one label, added up by its values, as in `refused_members`."""
     out: dict[str, float] = {}
     for seen in beats:
-        for key, value in seen.beat.totals.items():
-            match = _LABEL.match(key)
-            if match and match[1] == name:
-                out[match[2]] = out.get(match[2], 0.0) + value
+        for label, value in labelled(seen.beat.totals, name).items():
+            out[label] = out.get(label, 0.0) + value
     return out
+
+
+def labelled(values: Mapping[str, float], name: str) -> dict[str, float]:
+    """Of the numbers of a beat those of one metric with one label, by its values."""
+    matches = [(_LABEL.match(key), value) for key, value in values.items()]
+    return {match[2]: value for match, value in matches if match and match[1] == name}
 
 
 def place_of(service: str) -> int:

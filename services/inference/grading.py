@@ -45,7 +45,8 @@ class Grader:
         self.dataset = dataset
         first = outcome_term(terms(run.scoring.scorers))
         scorer = plugins.build(SCORERS, first.spec, at=AT, policy=run.model.path)
-        self.referee = Referee(scorer, seconds=run.scoring.timeout_seconds)
+        seconds = first.timeout_seconds or run.scoring.timeout_seconds
+        self.referee = Referee(scorer, seconds=seconds, concurrency=first.concurrency)
         self.tokenizer = Tokenizer(run.model.path, template=run.model.template)
 
     def point(self, kept: KeptVersion) -> Point:

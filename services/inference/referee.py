@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from pipeline.protocols import Answer
-from pipeline.verdicts import Fault, checked, raised
+from pipeline.verdicts import Fault, batch_of, checked, raised
 
 log = logging.getLogger(__name__)
 
@@ -23,19 +23,37 @@ AGAIN_SECONDS = 1.0
 
 
 class Referee:
-    """Asks a scorer, plain or async; a fault is no outcome, as it is no reward in training."""
+    """Asks a scorer of any kind; a fault is no outcome, as it is no reward in training."""
 
-    def __init__(self, scorer: Callable[[Answer], object], *, seconds: float) -> None:
+    def __init__(
+        self, scorer: Callable[..., object], *, seconds: float, concurrency: int = 0
+    ) -> None:
+        """`concurrency` is how many answers are with an async one at once, at most; 0: 64."""
         self._scorer, self._seconds = scorer, seconds
+        self._concurrency = concurrency or SIDE_BY_SIDE
 
     def outcomes(self, answers: Sequence[Answer]) -> list[float | None]:
         """In order; None where there was a fault, which is logged. In the main thread only."""
-        verdicts = [self._ask(answer) for answer in answers]
+        size = batch_of(self._scorer)
+        verdicts = (
+            [v for n in range(0, len(answers), size) for v in self._together(answers[n : n + size])]
+            if size
+            else [self._ask(answer) for answer in answers]
+        )
         if any(inspect.isawaitable(verdict) for verdict in verdicts):
             verdicts = asyncio.run(self._await_all(verdicts))
         return [_outcome(verdict) for verdict in verdicts]
 
-    def _ask(self, answer: Answer) -> object:
+    def _together(self, answers: Sequence[Answer]) -> list[object]:
+        """Of a batch that fails as a whole each is asked alone, and one may be at fault."""
+        found = self._ask([*answers])
+        if isinstance(found, Sequence) and len(found) == len(answers):
+            return [*found]
+        if len(answers) == 1:
+            return [found if isinstance(found, Fault) else Fault("bad_verdict", f"{found!r:.80}")]
+        return [verdict for answer in answers for verdict in self._together([answer])]
+
+    def _ask(self, answer: Answer | list[Answer]) -> object:
         """A verdict yet to be checked, or to be awaited, or a Fault."""
         try:
             with deadline(self._seconds):
@@ -46,7 +64,7 @@ class Referee:
             return raised(exc)
 
     async def _await_all(self, verdicts: Sequence[object]) -> list[object]:
-        turns = asyncio.Semaphore(SIDE_BY_SIDE)
+        turns = asyncio.Semaphore(self._concurrency)
 
         async def settle(verdict: object) -> object:
             if not isinstance(verdict, Awaitable):

@@ -1,105 +1,135 @@
-"""From an answer to its score, by all scorers of a run: where each one runs, and what faults are.
+"""From an answer to its score, by all scorers of a run, and what faults are.
 
-How several scorers' verdicts become one is in `pipeline.verdicts`. A fault of any is the member's
-fault, and there is no reward then.
+How several scorers' verdicts become one is in `pipeline.verdicts`; where each scorer runs in
+`seats`. A fault of any that is no shadow is the member's fault, and there is no reward then.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from pipeline.families import SCORERS
+from pipeline.errors import ConfigError
 from pipeline.messages import Score
-from pipeline.plugins import build, check, find, name_of, options_of
 from pipeline.protocols import Answer, Verdict
-from pipeline.run import Scoring, Spec
-from pipeline.verdicts import AT, Fault, Term, checked, raised, terms, total, version_of
-from services.scoring.pool import Pool
-
-SIDE_BY_SIDE = 64
-
-Grade = Callable[[Answer], Awaitable[Verdict]]
-
-
-class Seat(NamedTuple):
-    """A scorer of the run: how it is called, its version, its part in the total, how it is asked.
-
-    `number` is the pool's for it, and `reads_drawn` whether it is shown how tokens were drawn.
-    """
-
-    called: str
-    version: str
-    term: Term
-    grade: Grade
-    number: int | None
-    reads_drawn: bool
-
-    @property
-    def name(self) -> str:
-        """What stands in a score."""
-        return f"{self.called}/{self.version}"
+from pipeline.run import Scoring
+from pipeline.verdicts import Fault, Term, terms, total
+from services.scoring.metrics import Numbers
+from services.scoring.seats import Seat, seats_of, started
 
 
 class Ensemble:
     """Started before it is asked, closed afterwards; asked for any number of answers at once."""
 
-    def __init__(self, seats: Sequence[Seat], *, pool: Pool | None, slots: int) -> None:
-        """The scorers, each under a name of its own ("exact/1"); `pool` runs some of them.
-
-        `slots` is how many answers can be graded at once.
-        """
-        self._seats = tuple(seats)
-        self.pool, self.slots = pool, slots
+    def __init__(self, seats: Sequence[Seat], *, numbers: Numbers) -> None:
+        """The scorers, each under a name of its own ("exact/1@5d41402a")."""
+        self._seats, self._numbers = tuple(seats), numbers
+        self._places = list(dict.fromkeys(seat.place for seat in seats))
+        self._moved = asyncio.Event()
 
     @property
-    def busy(self) -> int:
-        """How many answers in hand keep all scorers at work: a worker's next one is at the door."""
-        return self.slots if self.slots >= SIDE_BY_SIDE else 2 * self.slots
+    def seats(self) -> tuple[Seat, ...]:
+        """In the order of the run; with the versions of those in workers once it is started."""
+        return self._seats
+
+    def room(self, waiting: int, spare: int) -> int:
+        """How many more answers all scorers together can take, while `waiting` are in hand.
+
+        The one that is furthest behind decides: it may have as many as it grades at once, and
+        `spare` at its door.
+        """
+        return min(seat.ask.room(waiting) for seat in self._seats) + spare
+
+    def idles(self, waiting: int) -> bool:
+        """Whether the scorer that is furthest behind has nothing to do."""
+        last = min((seat.ask for seat in self._seats), key=lambda ask: ask.room(waiting))
+        return last.ahead >= waiting
+
+    def load(self, waiting: int) -> float:
+        """Of the busiest scorer: the share of its slots that are taken."""
+        return max(min(1.0, (waiting - s.ask.ahead) / s.ask.slots) for s in self._seats)
+
+    async def moves(self, seconds: float) -> bool:
+        """Whether one of the scorers gets done with an answer within the time."""
+        self._moved.clear()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._moved.wait(), seconds)
+        return self._moved.is_set()
 
     async def start(self) -> None:
-        """Raises ConfigError where a scorer cannot be started."""
-        if self.pool:
-            await self.pool.start()
-            known = self.pool.versions
-            self._seats = tuple(
-                seat if seat.number is None else seat._replace(version=known[seat.number])
-                for seat in self._seats
-            )
+        """All or none of the scorers; raises ConfigError where one cannot be started."""
+        starts = [asyncio.ensure_future(place.start()) for place in self._places]
+        results = await asyncio.gather(*starts, return_exceptions=True)
+        errors = [error for error in results if isinstance(error, BaseException)]
+        if errors:
+            self._places = [p for p, done in zip(self._places, starts, strict=True) if _went(done)]
+            await self.close()
+            raise errors[0]
+        try:
+            self._seats = tuple(started(seat) for seat in self._seats)
+        except ConfigError:
+            await self.close()
+            raise
 
     async def close(self) -> None:
         """Whatever is still being graded ends without a verdict."""
-        if self.pool:
-            await self.pool.close()
+        await asyncio.gather(*(place.close() for place in self._places))
 
     async def __call__(self, answer: Answer) -> Score:
-        """The score; a fault is a score with an error, never a reward."""
-        try:
-            plain = replace(answer, drawn=None)  # it may be large, and few have a use for it
-            return self._sum(
-                [await seat.grade(answer if seat.reads_drawn else plain) for seat in self._seats]
+        """The score, all scorers asked side by side; a fault is a score with an error, never a
+        reward.
+        """
+        plain = replace(answer, drawn=None)  # it may be large, and few have a use for it
+        asked = []
+        for seat in self._seats:
+            asked.append(
+                asyncio.ensure_future(self._verdict(seat, answer if seat.reads_drawn else plain))
             )
+            asked[-1].add_done_callback(partial(self._goes_ahead, seat))
+        try:
+            return self._sum(await asyncio.gather(*asked))
         except Fault as fault:
             return self.fault(fault)
+        finally:
+            for seat, one in zip(self._seats, asked, strict=True):
+                one.cancel()  # with a fault of one the others' verdicts are of no use
+                seat.ask.ahead -= 1
 
     def fault(self, fault: Fault) -> Score:
         """The score of a member that cannot have a reward."""
         return Score(reward=None, scorer=self._scorer, error=str(fault))
 
-    def _sum(self, verdicts: Sequence[Verdict]) -> Score:
-        whole = total([seat.term for seat in self._seats], verdicts)
-        parts = {seat.name: v.reward for seat, v in zip(self._seats, verdicts, strict=True)}
+    def _goes_ahead(self, seat: Seat, _: object) -> None:
+        """It is done with an answer that others may still be at."""
+        seat.ask.ahead += 1
+        self._moved.set()
+
+    async def _verdict(self, seat: Seat, answer: Answer) -> Verdict | None:
+        """None for a fault of a shadow, which costs nothing."""
+        try:
+            verdict = await seat.ask(answer)
+        except Fault as fault:
+            self._numbers.faults.labels(scorer=seat.called, reason=fault.reason).inc()
+            if not seat.term.is_shadow:
+                raise
+            return None
+        self._numbers.judged(seat.called, verdict)
+        return verdict
+
+    def _sum(self, verdicts: Sequence[Verdict | None]) -> Score:
+        pairs = [(seat, v) for seat, v in zip(self._seats, verdicts, strict=True) if v]
+        counted = [(seat, v) for seat, v in pairs if not seat.term.is_shadow]
+        whole = total([seat.term for seat, _ in counted], [v for _, v in counted])
         return Score(
             reward=whole.reward,
             outcome=whole.outcome,
             scorer=self._scorer,
-            parts=parts,
+            parts={seat.name: v.reward for seat, v in counted},
+            shadow={seat.name: v.reward for seat, v in pairs if seat.term.is_shadow},
             teaching=whole.teaching,
         )
 
@@ -108,71 +138,20 @@ class Ensemble:
         return "+".join(seat.name for seat in self._seats)
 
 
-def make_ensemble(
-    scoring: Scoring, *, on_replaced: Callable[[], None], policy: str = ""
-) -> Ensemble:
+def make_ensemble(scoring: Scoring, *, numbers: Numbers, policy: str = "") -> Ensemble:
     """The scorers of [scoring], nothing started yet; raises ConfigError for a wrong scorer.
 
     `policy` is where the run's model comes from.
     """
-    seconds, found = scoring.timeout_seconds, terms(scoring.scorers)
-    things = [(term.spec, _find(term.spec)) for term in found]
-    plain = [spec for spec, thing in things if not is_async(thing)]
-    workers = scoring.workers
-    pool = None
-    if plain:
-        pool = Pool(
-            plain,
-            workers=workers,
-            timeout_seconds=seconds,
-            on_replaced=on_replaced,
-            policy=policy,
-        )
-    slots = workers if len(plain) == len(things) else SIDE_BY_SIDE
-    seats = []
-    for called, term, (spec, thing) in zip(_names(things), found, things, strict=True):
-        reads, version = getattr(thing, "reads_drawn", False), version_of(thing)
-        if pool and not is_async(thing):
-            number = plain.index(spec)
-            seats.append(Seat(called, version, term, partial(pool.grade, number), number, reads))
-        else:
-            scorer = build(SCORERS, spec, at=AT, policy=policy)
-            grade = partial(_on_the_loop, scorer, seconds)
-            seats.append(Seat(called, version_of(scorer), term, grade, None, reads))
-    return Ensemble(seats, pool=pool, slots=slots)
+    return seated(terms(scoring.scorers), scoring, numbers=numbers, policy=policy)
 
 
-def is_async(thing: Any) -> bool:
-    """Whether a function, or the `__call__` of a class or an object, is `async def`."""
-    return inspect.iscoroutinefunction(thing) or inspect.iscoroutinefunction(thing.__call__)
+def seated(
+    found: Sequence[Term], scoring: Scoring, *, numbers: Numbers, policy: str = ""
+) -> Ensemble:
+    """The same for these scorers instead of those of [scoring], such as one to be looked at."""
+    return Ensemble(seats_of(found, scoring, numbers=numbers, policy=policy), numbers=numbers)
 
 
-def _find(spec: Spec) -> Callable[..., Any]:
-    """Checked here, so that a mistake costs no process; a plain scorer is built in its worker."""
-    thing: Callable[..., Any] = find(SCORERS, spec, AT)
-    check(thing, options_of(spec), AT, given=frozenset({"policy"}))
-    return thing
-
-
-def _names(things: Sequence[tuple[Spec, Callable[..., Any]]]) -> list[str]:
-    """Their names, and for the second of a name name#2: parts are told apart by it."""
-    seen: Counter[str] = Counter()
-    names = []
-    for spec, _ in things:
-        name = name_of(spec, AT)
-        seen[name] += 1
-        names.append(f"{name}#{seen[name]}" if seen[name] > 1 else name)
-    return names
-
-
-async def _on_the_loop(
-    scorer: Callable[[Answer], Awaitable[object]], seconds: float, answer: Answer
-) -> Verdict:
-    limit = asyncio.timeout(seconds)
-    try:
-        async with limit:
-            return checked(await scorer(answer))
-    except (Fault, asyncio.CancelledError, GeneratorExit):
-        raise
-    except BaseException as exc:  # also SystemExit: one answer; the fault is counted by its reason
-        raise Fault("timeout") if limit.expired() else raised(exc) from exc
+def _went(start: asyncio.Future[None]) -> bool:
+    return start.exception() is None

@@ -1,6 +1,7 @@
 """Scoring: the one service on asyncio, since hundreds of answers may be waited for at once.
 
-The loop and the leases are here; how an answer is graded is in `ensemble`, the workers in `pool`.
+The loop and the leases are here; how an answer is graded is in `ensemble`, the workers in `pool`,
+and what is known of the scorers before and beside the work in `drift`.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ from pipeline.life import Life
 from pipeline.messages import Score
 from pipeline.verdicts import answer_of, raised
 from pipeline.watch.waits import COMPLETIONS, SCORERS
+from services.scoring.drift import Golden
 from services.scoring.ensemble import Ensemble
 from services.scoring.metrics import Numbers
 from services.scoring.process import START_SECONDS
 
 log = logging.getLogger(__name__)
 
-MOST_IN_HAND = 64
+MOST_SPARE = 64
+"""Answers at the door of each scorer, at most."""
 IDLE_SECONDS = 0.25
 BUSY_SECONDS = 0.02
 
@@ -41,33 +44,65 @@ class Scoring:
     """Consumes completions; publishes scores, and with a group's last one the whole group.
 
     Waits for completions while its hands are empty (unblocked by inference), and for scorers while
-    they are full (unblocked by a verdict, or by the time that an answer has). Ends when it is told
-    to: what is scored is settled, and what is not goes back for another to take.
+    they are full (unblocked by a verdict, or by the time that an answer has). Takes nothing before
+    the scorers know their golden sets. Ends when it is told to: what is scored is settled, and what
+    is not goes back for another to take.
     """
 
     def __init__(
-        self, bus: Bus, life: Life, ensemble: Ensemble, *, decode: Decode, numbers: Numbers
+        self,
+        bus: Bus,
+        life: Life,
+        ensemble: Ensemble,
+        *,
+        golden: Golden,
+        decode: Decode,
+        numbers: Numbers,
     ) -> None:
-        """`decode` turns token ids, int32, into text."""
+        """`golden` asks the ensemble's scorers; `decode` turns token ids, int32, into text."""
         self._bus, self._life, self._ensemble = bus, life, ensemble
-        self._decode, self._numbers = decode, numbers
+        self._golden, self._decode, self._numbers = golden, decode, numbers
+        life.unready = golden.trouble
         self._hands: dict[str, _Hand] = {}
-        self._limit = ensemble.busy
+        self._spare = 1
 
     def run(self) -> None:
-        """Until told to stop. Raises ConfigError where a scorer cannot be started."""
+        """Until told to stop. Raises ConfigError where a scorer cannot be started, or gives a
+        golden answer another verdict than expected.
+        """
         asyncio.run(self._run())
 
     async def _run(self) -> None:
         with self._life.long("scorers to start", START_SECONDS):
             await self._ensemble.start()
+        watch: asyncio.Task[None] | None = None
         try:
+            await self._pass_gate()
+            watch = asyncio.create_task(self._golden.watch())
             while not self._life.stopping:
                 with self._numbers.clock("busy", COMPLETIONS, share=self._share()):
                     await self._turn()
+                if watch.done():
+                    watch.result()  # raises what it raised
             await self._hand_back()
         finally:
+            if watch:
+                watch.cancel()
             await self._ensemble.close()
+
+    async def _pass_gate(self) -> None:
+        """Returns early where it is told to stop."""
+        gate = asyncio.create_task(self._golden.gate())
+        while not gate.done() and not self._life.stopping:
+            try:
+                self._life.progress(SCORERS)
+            except Gone:  # nothing is in hand yet
+                self._life.reborn()
+            self._life.unready = self._golden.trouble
+            await asyncio.wait([gate], timeout=IDLE_SECONDS)
+        if gate.done():
+            gate.result()
+        gate.cancel()
 
     async def _turn(self) -> None:
         try:
@@ -79,8 +114,8 @@ class Scoring:
             self._life.reborn()
 
     def _share(self) -> float:
-        """Of the scorers that are at work."""
-        return min(1.0, self._waiting / self._ensemble.slots)
+        """Of the busiest scorer that is at work."""
+        return self._ensemble.load(self._waiting)
 
     @property
     def _waiting(self) -> int:
@@ -90,6 +125,7 @@ class Scoring:
         """With every verdict the wait for the next one begins."""
         waiting = self._waiting
         self._numbers.waiting.set(waiting)
+        self._life.unready = self._golden.trouble
         self._life.progress(
             SCORERS if waiting else COMPLETIONS,
             held=sorted({hand.lease.group for hand in self._hands.values()}),
@@ -111,7 +147,7 @@ class Scoring:
 
     async def _draw(self) -> None:
         """As much as there is room for; with something in hand, only a moment's wait for more."""
-        room = self._limit - len(self._hands)
+        room = self._ensemble.room(self._waiting, self._spare)
         if room <= 0:
             await self._wait()
             return
@@ -122,20 +158,16 @@ class Scoring:
             count=room,
             wait=BUSY_SECONDS if self._hands else IDLE_SECONDS,
         )
-        # There is more, and the scorers idled while it was fetched: fetch more at once.
-        if len(leases) == room and all(hand.score.done() for hand in self._hands.values()):
-            self._limit = min(2 * self._limit, max(MOST_IN_HAND, self._ensemble.busy))
+        # There is more, and a scorer idled while it was fetched: fetch more at once.
+        if len(leases) == room and self._ensemble.idles(self._waiting):
+            self._spare = min(2 * self._spare, MOST_SPARE)
         for lease in leases:
             self._hands[lease.entry] = _Hand(lease, asyncio.create_task(self._score(lease)))
 
     async def _wait(self) -> None:
         """For a verdict. Slow scorers are not hoarded for: other processes may have idle ones."""
-        scores = [hand.score for hand in self._hands.values()]
-        done, _ = await asyncio.wait(
-            scores, timeout=IDLE_SECONDS, return_when=asyncio.FIRST_COMPLETED
-        )
-        if not done:
-            self._limit = max(self._limit // 2, self._ensemble.busy)
+        if not await self._ensemble.moves(IDLE_SECONDS):
+            self._spare = max(self._spare // 2, 1)
 
     async def _score(self, lease: Lease[Answerable]) -> Score:
         """Never raises for what a scorer did: a fault is a score with an error."""

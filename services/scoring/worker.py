@@ -1,8 +1,10 @@
-"""A killable process that grades one answer at a time, in its main thread, so that alarms work.
+"""A killable process that grades one answer at a time, or one batch, in its main thread, so that
+alarms work.
 
-Started by `process.py` as `python -m services.scoring.worker FD PARENT`. The scorer's code is a
-stranger: it may print, hang, eat memory or end the process, and reaches the scoring process only
-by frames over a socket of its own.
+Started by `keeper.py` as `python -m services.scoring.worker LINK PARENT [MARK]`; with a mark its
+scorer is async, and `loop_worker` has the rest. The scorer's code is a stranger: it may print,
+hang, eat memory or end the process, and reaches the scoring process only by frames over a socket of
+its own.
 """
 
 from __future__ import annotations
@@ -13,16 +15,29 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from pipeline.errors import ConfigError
 from pipeline.families import SCORERS
 from pipeline.plugins import build
 from pipeline.protocols import Answer
-from pipeline.verdicts import AT, Fault, checked, raised, version_of
-from services.scoring.frames import HEADER_BYTES, Job, Ready, Reply, Setup, length, pack, unpack
+from pipeline.verdicts import AT, Fault, batch_of, checked, raised, version_of
+from services.scoring import loop_worker
+from services.scoring.frames import (
+    HEADER_BYTES,
+    Job,
+    Ready,
+    Replies,
+    Reply,
+    Setup,
+    length,
+    pack,
+    reply_of,
+    unpack,
+)
+from services.scoring.marks import Mark
 
 _PR_SET_PDEATHSIG = 1
 
@@ -35,14 +50,22 @@ def main() -> None:
     frames = link.makefile("rb")
     setup = unpack(_receive(frames), Setup)
     _bound_memory(setup.memory_bytes)
-    scorers: list[Callable[[Answer], object]] = []
+    scorers: list[Callable[..., Any]] = []
     link.sendall(pack(_build(setup, scorers)))
+    if setup.is_async and scorers:
+        loop_worker.serve(link, scorers[0], _mark(int(sys.argv[3])))
     while payload := _receive(frames):
         job = unpack(payload, Job)
-        link.sendall(pack(_grade(scorers[job.scorer], job.answer)))
+        link.sendall(pack(Replies(grade(scorers[job.scorer], job.answers))))
 
 
-def _build(setup: Setup, scorers: list[Callable[[Answer], object]]) -> Ready:
+def _mark(descriptor: int) -> Mark:
+    mark = Mark(descriptor)
+    os.close(descriptor)  # what the scorer starts does not see it
+    return mark
+
+
+def _build(setup: Setup, scorers: list[Callable[..., Any]]) -> Ready:
     for spec in setup.specs:
         try:
             scorers.append(build(SCORERS, spec, at=AT, policy=setup.policy))
@@ -51,17 +74,32 @@ def _build(setup: Setup, scorers: list[Callable[[Answer], object]]) -> Ready:
         except Exception as exc:  # one scorer's own constructor; the process ends with the message
             rule = f"cannot be started ({type(exc).__name__}: {exc})"
             return Ready(where=AT, rule=rule, remedy="mend the scorer or its options")
-    return Ready(versions=tuple(version_of(scorer) for scorer in scorers))
+    return Ready(
+        versions=tuple(version_of(scorer) for scorer in scorers),
+        batches=tuple(batch_of(scorer) for scorer in scorers),
+        seconds=tuple(float(getattr(scorer, "needs_seconds", 0.0)) for scorer in scorers),
+    )
 
 
-def _grade(scorer: Callable[[Answer], object], answer: Answer) -> Reply:
+def grade(scorer: Callable[..., object], answers: Sequence[Answer]) -> tuple[Reply, ...]:
+    """One reply for each answer, or a single fault of the call as a whole."""
     try:
-        verdict = checked(scorer(answer))
-    except (Exception, SystemExit) as exc:  # one answer; counted by the scoring process
-        fault = exc if isinstance(exc, Fault) else raised(exc)
-        return Reply(reason=fault.reason, detail=fault.detail)
-    assert verdict.outcome is not None, "a checked verdict has an outcome"
-    return Reply(verdict.reward, verdict.outcome, teaching=verdict.teaching)
+        if not batch_of(scorer):
+            return tuple(_reply(scorer(answer)) for answer in answers)
+        found = scorer([*answers])
+        if not isinstance(found, Sequence) or len(found) != len(answers):
+            raise Fault("bad_verdict", f"{found!r:.80} is no list of {len(answers)} verdicts")
+        return tuple(_reply(verdict) for verdict in found)
+    except (Exception, SystemExit) as exc:  # one call; counted by the scoring process
+        return (reply_of(exc if isinstance(exc, Fault) else raised(exc)),)
+
+
+def _reply(answer: object) -> Reply:
+    """Of a batch one answer may have a fault of its own."""
+    try:
+        return reply_of(answer if isinstance(answer, Fault) else checked(answer))
+    except Fault as fault:
+        return reply_of(fault)
 
 
 def _receive(frames: BinaryIO) -> bytes:
@@ -77,10 +115,10 @@ def _die_with(parent: int) -> None:
 
 
 def _bound_memory(size: int) -> None:
-    """What asks for more gets a MemoryError; and short of memory, the kernel kills this first."""
+    """Who asks for more gets a MemoryError; and short of memory, the kernel kills this first."""
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     soft = size if hard == resource.RLIM_INFINITY else min(size, hard)
-    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, soft))
     if sys.platform == "linux":
         Path("/proc/self/oom_score_adj").write_text("1000")
 

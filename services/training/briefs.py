@@ -6,6 +6,8 @@ is in `considered`, where its cargo lies meanwhile in `cargo`.
 
 from __future__ import annotations
 
+import hashlib
+
 from msgspec import Struct
 
 from pipeline.flaws import flaw
@@ -13,13 +15,15 @@ from pipeline.messages import Finish, Group, Member, Prompt, Span, Teaching
 from pipeline.verdicts import teaching_flaw
 
 SCORER_ERROR = "scorer_error"
+DIGEST_BYTES = 8
 
 
 class Told(Struct, frozen=True, kw_only=True):
     """A member: its completion's length, spans and masks, and what scorers made of it.
 
     `flaw` says why none of its tokens can be used, however fresh. `likeliest` is how many ids a
-    teacher has named for each token; None: nothing was taught.
+    teacher has named for each token; None: nothing was taught. `shadow` has the rewards of scorers
+    that only watch, and `digest` is of its ids: answers that are the same have the same.
     """
 
     tokens: int
@@ -30,10 +34,15 @@ class Told(Struct, frozen=True, kw_only=True):
     outcome: float | None = None
     flaw: str | None = None
     likeliest: int | None = None
+    shadow: dict[str, float] = {}
+    digest: bytes = b""
 
 
 class Brief(Struct, frozen=True, kw_only=True):
-    """A group that is ready; `room` is how many tokens all of its members could have had."""
+    """A group that is ready; `room` is how many tokens all of its members could have had.
+
+    `digest` is of its prompt's ids.
+    """
 
     group: str
     seq: int
@@ -42,6 +51,7 @@ class Brief(Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     room: int
     members: dict[int, Told]
+    digest: bytes = b""
 
 
 def brief(group: Group, vocabulary: int) -> Brief:
@@ -55,6 +65,7 @@ def brief(group: Group, vocabulary: int) -> Brief:
         prompt_tokens=len(prompt.ids) // 4,
         room=prompt.members * prompt.sampling.max_tokens,
         members={m: _told(member, prompt, vocabulary) for m, member in group.members.items()},
+        digest=_digest(prompt.ids),
     )
 
 
@@ -75,7 +86,13 @@ def _told(member: Member, prompt: Prompt, vocabulary: int) -> Told:
         outcome=score.outcome if score else None,
         flaw=_flaw(member, prompt, vocabulary),
         likeliest=width_of(teaching) if teaching else None,
+        shadow=score.shadow if score else {},
+        digest=_digest(completion.ids),
     )
+
+
+def _digest(ids: bytes) -> bytes:
+    return hashlib.blake2b(ids, digest_size=DIGEST_BYTES).digest()
 
 
 def _flaw(member: Member, prompt: Prompt, vocabulary: int) -> str | None:

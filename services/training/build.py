@@ -11,6 +11,7 @@ from pipeline.life import Life
 from pipeline.metrics import Metrics
 from pipeline.model.load import DTYPES
 from pipeline.run import Run
+from pipeline.verdicts import called, terms
 from pipeline.weights.direct import check_fits
 from pipeline.weights.origin import Origin
 from pipeline.weights.publisher import Publisher
@@ -18,6 +19,7 @@ from services.process import open_run
 from services.training.checkpoints import Checkpoints
 from services.training.epochs import Claim, await_former, claim
 from services.training.evaluations import Evaluations
+from services.training.gaming import Gaming
 from services.training.imitation import AT as IMITATED
 from services.training.imitation import examples_of
 from services.training.journal import Journal, step_line
@@ -38,7 +40,7 @@ from services.training.weights import treatment
 
 def build(run: Run, bus: Bus, *, life: Life, metrics: Metrics) -> Training:
     """Raises ConfigError for parts that cannot be had, Fenced where there is another trainer."""
-    numbers = Numbers(metrics)
+    numbers = Numbers(metrics, shadows=_shadows(run))
     sinks = _sinks(run, numbers)
     await_former(bus, life.boot, run.bus.lease_seconds)
     with life.long("model", 600):
@@ -57,8 +59,11 @@ def build(run: Run, bus: Bus, *, life: Life, metrics: Metrics) -> Training:
     with life.long("replay of its records", LONGEST_ACT_SECONDS):
         standing = _caught_up(run, parts, records=records, checkpoints=checkpoints, journal=journal)
         standing = resume(bus, claimed, records, standing)
-    for step, reward in journal.rewards():
-        numbers.rewards.add(step, reward)
+    gaming = Gaming()
+    for line in journal.lines():
+        if line.get("reward") is not None:
+            numbers.rewards.add(line["step"], line["reward"])
+        gaming.observe(line)
     evaluations = _evaluations(run, bus, claimed.epoch)
     for point in evaluations.points() if evaluations else ():
         numbers.evaluated(point)
@@ -82,6 +87,7 @@ def build(run: Run, bus: Bus, *, life: Life, metrics: Metrics) -> Training:
         journal=journal,
         life=life,
         numbers=numbers,
+        gaming=gaming,
         window=_window(run, bus, claimed.epoch, standing),
         canary=parts.canary,
         examples=examples,
@@ -94,6 +100,12 @@ def _window(run: Run, bus: Bus, epoch: int, standing: Standing) -> int:
     if run.lag.control is None:
         bus.groups.narrow(epoch, batch=standing.batch, window=run.window)
     return bus.snapshot().window
+
+
+def _shadows(run: Run) -> list[str]:
+    """The names of the scorers that only watch."""
+    found = terms(run.scoring.scorers)
+    return [name for name, term in zip(called(found), found, strict=True) if term.is_shadow]
 
 
 def _sinks(run: Run, numbers: Numbers) -> Feeds:

@@ -16,6 +16,7 @@ import msgspec
 from pipeline.errors import ConfigError
 from pipeline.ledger import total
 from services.training.considered import TRAINED, ZERO_SIGNAL
+from services.training.gaming import told_of
 from services.training.metrics import bucket
 from services.training.optimize import Step
 from services.training.pool import Tally
@@ -57,12 +58,10 @@ class Journal:
         self._lines.write(json.dumps(whole) + "\n")
         self._feeds.write(whole)
 
-    def rewards(self) -> Iterator[tuple[int, float]]:
-        """The step and the reward of every line so far, where it had one."""
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """Every line so far, of trainers before this one as well."""
         with self._path.open(encoding="utf-8") as file:
-            for line in map(json.loads, file):
-                if line.get("reward") is not None:
-                    yield line["step"], line["reward"]
+            yield from map(json.loads, file)
 
     def held_out(self) -> set[int]:
         """The versions of whose evaluation a line tells."""
@@ -108,6 +107,7 @@ def step_line(step: Step, tally: Tally) -> dict[str, Any]:
         "trained_by": [[*kind, count] for kind, count in sorted(tally.trained.items())],
         "completion_tokens": batch.statistics["completion_tokens_mean"],
         "truncated": batch.statistics["truncated_share"],
+        **told_of([*tally.dropped, *batch.groups]),
         **step.statistics.summary(),
         **step.statistics.apart(),
         **step.statistics.streams(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ from pipeline.ledger import FLAWS
 from pipeline.metrics import Metrics
 from pipeline.watch.waits import GROUPS, OLDER_GROUPS
 from services.training.starvation import BYS
+from services.training.suspected import Suspected
 
 CAUSES = (GROUPS, OLDER_GROUPS)
 """What a trainer without work waits for."""
@@ -88,7 +89,8 @@ SHOWN_BY_LAG = (
 class Numbers:
     """What was trained, what was refused and why, and where the seconds went."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, *, shadows: Sequence[str] = ()) -> None:
+        """`shadows` are the names of the scorers that only watch."""
         self.clock = Clock(metrics, causes=CAUSES)
         self.steps = metrics.counter("steps", "Optimizer steps taken.")
         self.skipped_steps = metrics.counter(
@@ -123,6 +125,8 @@ class Numbers:
             "for which that is least; 1 is fair.",
             by=BYS,
         )
+
+        self.suspected = Suspected(metrics, shadows)
 
     def _declare_refusals(self, metrics: Metrics) -> None:
         self.refused_members = metrics.counter_by(
@@ -192,6 +196,7 @@ class Numbers:
         for by in BYS:
             self.least_share.labels(by=by).set(line["least_share"][by])
         self.rewards.add(line["step"], line["reward"])
+        self.suspected.observe(line)
 
     def _disk_free(self) -> float:
         """Not a number until the folder is known."""

@@ -28,7 +28,8 @@ from services.training.weights import AS_GRADED, Treatment
 class Tally(NamedTuple):
     """What was judged for the first time since the last tally, and what was trained.
 
-    `sampled` are the members of groups that a gradient can be made of, fresh or not.
+    `sampled` are the members of groups that a gradient can be made of, fresh or not; `dropped` are
+    the groups that were refused whole.
     """
 
     zero_signal_groups: int
@@ -37,6 +38,7 @@ class Tally(NamedTuple):
     refused: tuple[Refusal, ...]
     sampled: Kinds
     trained: Kinds
+    dropped: tuple[Brief, ...] = ()
 
 
 NOTHING_REFUSED = Tally(0, (), {}, (), Counter(), Counter())
@@ -161,6 +163,7 @@ class Pool:
             refused=tuple(one for c in refused for one in c.refused),
             sampled=sum((kinds(c, c.graded) for c in first if c.could_teach), Counter()),
             trained=trained,
+            dropped=tuple(c.brief for c in refused),
         )
 
     def _keep_or_refuse(self, considered: Considered) -> None:

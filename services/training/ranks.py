@@ -21,10 +21,11 @@ from torch import Tensor
 from pipeline import plugins
 from pipeline.errors import ConfigError, SluiceError
 from pipeline.protocols import Rank, Snapshot
+from pipeline.recorded import Place
 from pipeline.run import Run
 from services.training.batch import Batch
 from services.training.briefs import Brief
-from services.training.cargo import Cargo, Place
+from services.training.cargo import Cargo
 from services.training.objective import Objective
 from services.training.optimize import Done, act_alone
 from services.training.packing import BY_TOKENS, Cost

@@ -9,29 +9,24 @@ once it was stepped on. Reading records back into a trainer is in `recovery`.
 
 from __future__ import annotations
 
-import re
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from pipeline import disk
-from pipeline.errors import DecodeError, SluiceError
+from pipeline.errors import SluiceError
 from pipeline.ledger import Fates
+from pipeline.recorded import FOLDER, TAG, Place, newest, plans, seal, unseal
 from services.training.batch import Batch
 from services.training.briefs import Brief
-from services.training.cargo import Place
 from services.training.considered import skipped
 from services.training.planned import Imitated
 
-_NAME = re.compile(r"(\d{8,})\.e(\d+)")
 
-
-class Record(Struct, frozen=True, kw_only=True, tag="record/2"):
+class Record(Struct, frozen=True, kw_only=True, tag=TAG):
     """Batch `batch`, counted from 1, as planned when the trainer stood at `step` and `version`.
 
     `steps` has the step of every version that the groups' spans name; `fates` is what the commit
@@ -72,17 +67,6 @@ def plan(batch: Batch, *, number: int, epoch: int, version: int) -> Record:
     )
 
 
-class _Sealed(Struct, frozen=True, array_like=True):
-    """A plan as it lies on disk, behind its CRC-32."""
-
-    crc: int
-    plan: bytes
-
-
-_encoder = msgspec.msgpack.Encoder()
-_sealed, _decoder = msgspec.msgpack.Decoder(_Sealed), msgspec.msgpack.Decoder(Record)
-
-
 class Outcome(NamedTuple):
     """What was, or is to be, committed of a record."""
 
@@ -95,7 +79,7 @@ class Records:
     """`steps/` of a run. Of several records with one number the highest epoch counts."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder / "steps"
+        self.folder = folder / FOLDER
 
     def begin(self, record: Record) -> str:
         """Returns what the names of its files begin with; the folder is there from now on.
@@ -121,9 +105,8 @@ class Records:
         path = self.folder / record.name
         if not whole:
             record = replace(record, groups=(), places={}, examples=())
-        raw = _encoder.encode(record)
         try:
-            disk.write(path, _encoder.encode(_Sealed(zlib.crc32(raw), raw)))
+            disk.write(path, seal(record))
         except OSError as exc:
             raise SluiceError(
                 f"{path} cannot be written ({exc.strerror}): no step was made"
@@ -131,28 +114,28 @@ class Records:
 
     def numbers(self) -> list[int]:
         """The batches that are recorded, ascending."""
-        return sorted(self._newest())
+        return [*newest(self.folder)]
 
     def read(self, batch: int) -> Record:
         """One record; raises SluiceError for one that is damaged, or of another schema."""
-        return _read(self._newest()[batch])
+        return unseal(newest(self.folder)[batch], Record)
 
     def after(self, batch: int) -> Iterator[Record]:
         """Those with a higher number, ascending."""
-        newest = self._newest()
-        for number in sorted(number for number in newest if number > batch):
-            yield _read(newest[number])
+        for number, path in newest(self.folder).items():
+            if number > batch:
+                yield unseal(path, Record)
 
     def forget(self, after: int) -> None:
         """Remove those with a higher number: what they led to is lost. Raises SluiceError."""
-        for path in [path for number, _, path in self._all() if number > after]:
+        for path in [path for number, _, path in plans(self.folder) if number > after]:
             _remove([path, *_cargo_of(path)])  # the plan first: cargo alone is no record
 
     def sweep(self) -> None:
         """Remove cargo that no step is made from: its trainer was killed before there was a plan,
         or another has planned that batch anew since. Raises SluiceError.
         """
-        planned = {path.name for path in self._newest().values()}
+        planned = {path.name for path in newest(self.folder).values()}
         _remove([p for p in self.folder.glob("*.e*.r*") if p.stem not in planned])
 
     def forget_cargo(self, record: Record) -> None:
@@ -175,15 +158,6 @@ class Records:
             fates = self.read(number).fates if number in stood else {}
             yield Outcome(number, changed, fates if changed else skipped(fates))
 
-    def _newest(self) -> dict[int, Path]:
-        return {number: path for number, _, path in sorted(self._all())}
-
-    def _all(self) -> Iterator[tuple[int, int, Path]]:
-        """Number and epoch of each file."""
-        for path in self.folder.glob("*.e*") if self.folder.exists() else ():
-            if match := _NAME.fullmatch(path.name):
-                yield int(match[1]), int(match[2]), path
-
 
 def _cargo_of(path: Path) -> list[Path]:
     return [*path.parent.glob(f"{path.name}.r*")]
@@ -195,14 +169,3 @@ def _remove(paths: Sequence[Path]) -> None:
             path.unlink()
     except OSError as exc:
         raise SluiceError(f"{exc.filename} cannot be removed ({exc.strerror})") from exc
-
-
-def _read(path: Path) -> Record:
-    try:
-        sealed = _sealed.decode(path.read_bytes())
-        if zlib.crc32(sealed.plan) != sealed.crc:
-            raise SluiceError(f"{path} is damaged: it is not what was written there")
-        return _decoder.decode(sealed.plan)
-    except msgspec.MsgspecError as exc:
-        tag = Record.__struct_config__.tag
-        raise DecodeError(f"{path}: no record that this release can read, {tag} ({exc})") from exc

@@ -28,6 +28,7 @@ from services.training.considered import ZERO_SIGNAL
 from services.training.ending import Ending, hopeless, left
 from services.training.epochs import Claim
 from services.training.evaluations import Evaluations
+from services.training.gaming import Gaming
 from services.training.imitation import Examples
 from services.training.journal import Journal, step_line
 from services.training.metrics import Numbers
@@ -80,8 +81,12 @@ class Training:
         canary: Sequence[int],
         examples: Examples | None = None,
         evaluations: Evaluations | None = None,
+        gaming: Gaming | None = None,
     ) -> None:
-        """`window` is what is in force now; `canary` are the ids that each version tells of."""
+        """`window` is what is in force now; `canary` are the ids that each version tells of.
+
+        `gaming` has been told of the steps that were made already.
+        """
         self.settings, self.bus, self.team = run, bus, team
         self.optimizer, self.publisher, self.journal = optimizer, publisher, journal
         self.records, self.checkpoints = records, checkpoints
@@ -91,6 +96,7 @@ class Training:
         self.canary = canary
         self.held_out = _untold(evaluations, journal)  # what no line tells of yet
         self.committed, self.optimizer_step, self.version = standing
+        self.gaming = gaming or Gaming()
         self.starvation = Starvation(members=run.groups.members)
         steered, per_step = run.lag.control, run.groups.per_step
         self.control = Window(steered, per_step=per_step, lag_max=run.lag.max) if steered else None
@@ -185,6 +191,8 @@ class Training:
             line |= {"batch": self.committed, "step": self.optimizer_step, "version": self.version}
             line["generated_tokens"] = self.bus.generated_tokens()
             line["window"] = self.steer(line)
+            self.gaming.observe(line)
+            line["gaming"] = msgspec.to_builtins(self.gaming.signs())
             if self.held_out:
                 line["held_out"] = msgspec.to_builtins(self.held_out, str_keys=True)
                 self.held_out = []

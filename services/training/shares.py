@@ -11,8 +11,8 @@ from contextlib import closing
 from msgspec import Struct
 
 from pipeline.protocols import Pack
+from pipeline.recorded import Lying, Place
 from services.training.batch import Batch
-from services.training.cargo import Lying, Place
 from services.training.packing import BY_TOKENS, Cost, layout
 from services.training.planned import Copied, Planned
 from services.training.records import Record

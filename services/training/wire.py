@@ -14,8 +14,8 @@ import torch.distributed as dist
 from msgspec import Struct
 from torch import Tensor
 
+from pipeline.recorded import Place
 from services.training.briefs import Brief
-from services.training.cargo import Place
 from services.training.shares import Share
 from services.training.statistics import Sums
 

@@ -18,6 +18,7 @@ from pipeline.run import Run
 from pipeline.watch import Snapshot, advise, by_label, imbalance, processes, total
 from pipeline.watch.advice import beginning
 from pipeline.watch.faults import CANARY_GAP
+from pipeline.watch.gaming import Signs, suspicions
 from services.view import totals
 from services.view.journal import StepLine
 from services.view.machine import machine
@@ -88,7 +89,7 @@ def _standing(source: Source) -> Part:
 
 
 def _learned(lines: Sequence[StepLine], points: Sequence[Point]) -> Part:
-    trained = _trained(lines)
+    trained, signs = _trained(lines), lines[-1].gaming if lines else Signs()
     return {
         "training_reward_first": lines[0].reward if lines else None,
         "training_reward_last": lines[-1].reward if lines else None,
@@ -101,6 +102,8 @@ def _learned(lines: Sequence[StepLine], points: Sequence[Point]) -> Part:
         "drift_k3": by_tokens(lines, "drift_k3"),
         "ess": by_tokens(lines, "ess"),
         "least_shares": _least(lines),
+        "gaming": signs,
+        "suspicions": [sentence for _, sentence in suspicions(signs)],
         "share_of_members_spanning_versions": ratio(
             sum(line.members_spanning for line in trained), sum(line.members for line in trained)
         ),

@@ -5,6 +5,7 @@ A card that has nothing to show is empty.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from itertools import cycle
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from services.view.words import percent
 ACTIVE = {"busy": "blue", "other": "pale"}
 IDLE = ("orange", "gold", "pink", "violet", "teal")
 """Colours of what a side was idle for."""
+SHADOWS = ("violet", "pink", "gold")
 LEAST_SHARE = 0.005
 WIDE = (960, 280)
 
@@ -52,6 +54,15 @@ def reward(report: Report) -> str:
             errors = [p.sampled_error or 0.0 for p in points] if name == "sampled" else None
             lines.append(Line(f"held-out, {name}", colour, places, dots=True, errors=errors))
     return chart(lines, x_label=axis.label, top=1.0 if _accuracy(lines) else None, size=WIDE)
+
+
+def shadows(report: Report) -> str:
+    """What scorers gave that only watch."""
+    columns = zip(report.series.shadow.items(), cycle(SHADOWS), strict=False)
+    lines = [
+        Line(name, colour, _points(report, column, STEPS)) for (name, column), colour in columns
+    ]
+    return chart(lines, x_label="step") if lines else ""
 
 
 def lag(report: Report) -> str:
@@ -113,7 +124,11 @@ def _clock(report: Report) -> Axis:
 
 
 def _column(report: Report, name: str, axis: Axis) -> list[tuple[float, float]]:
-    xs, ys = getattr(report.series, axis.column), getattr(report.series, name)
+    return _points(report, getattr(report.series, name), axis)
+
+
+def _points(report: Report, ys: Sequence[float | None], axis: Axis) -> list[tuple[float, float]]:
+    xs = getattr(report.series, axis.column)
     # Not strict: a report that an older release wrote lacks whole columns.
     return [(x / axis.unit, y) for x, y in zip(xs, ys, strict=False) if y is not None]
 

@@ -10,7 +10,16 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from pipeline.watch.gaming import Signs
+
 log = logging.getLogger(__name__)
+
+
+class Shadowed(Struct, frozen=True):
+    """A shadow scorer's mean reward in a step, and that of the run over the same members."""
+
+    shadow: float | None = None
+    reward: float | None = None
 
 
 class StepLine(Struct, frozen=True, kw_only=True):
@@ -18,7 +27,8 @@ class StepLine(Struct, frozen=True, kw_only=True):
 
     `finite` is False for a step that was skipped: nothing of it was trained. `generated_tokens` are
     those of the run up to then; `lag_tokens` the step's own, by lag. `least_share` is of 1, and
-    `least_shared` whose it is, by task and by length.
+    `least_shared` whose it is, by task and by length. `shadow` has of each shadow scorer its mean
+    reward and that of the same members, and `gaming` what the steps up to then show.
     """
 
     step: int
@@ -39,6 +49,8 @@ class StepLine(Struct, frozen=True, kw_only=True):
     refused: dict[str, int] = {}
     least_share: dict[str, float | None] = {}
     least_shared: dict[str, str] = {}
+    shadow: dict[str, Shadowed] = {}
+    gaming: Signs = Signs()
     time: float = 0.0
 
 

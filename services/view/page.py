@@ -83,6 +83,8 @@ def _cards(report: Report) -> Iterator[str]:
     yield from _half("What a flip costs", cards.pauses(report))
     yield from _half("Members refused, by reason", tables.refused(report))
     yield from _half("Who is trained least", tables.least(report))
+    yield from _half("Is the reward being gamed?", tables.gaming(report))
+    yield from _half("Rewards of the shadows", cards.shadows(report))
     yield from _half("Processes started again", tables.restarts(report))
     yield from _wide("The ledger: how every token ended", tables.ledger(report))
     yield from _wide("Held-out prompts, by version", tables.evaluation(report))

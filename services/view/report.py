@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from pipeline.watch.gaming import Signs
 from services.view.series import Series
 
 log = logging.getLogger(__name__)
@@ -60,7 +61,8 @@ class Report(Struct, frozen=True, kw_only=True):
     generated has one fate; while groups are alive, those without one may be theirs; None where the
     ledger was out of reach, and so is all that only the server knows. `lag_tokens` were trained, by
     lag; `least_shares` are as the last step left them, and `canary_gap_nats` is the largest that an
-    engine had when it was last examined. `idle_seconds` are by service and by what it
+    engine had when it was last examined. `gaming` is what the last steps showed of a reward that is
+    gamed, and `suspicions` say where that is too much. `idle_seconds` are by service and by what it
     waited for. `now` and `advice` are what there is to say of a run in flight. `restarts` is None
     where that is not known.
     """
@@ -94,6 +96,8 @@ class Report(Struct, frozen=True, kw_only=True):
     canary_gap_nats: float | None = None
     ess: float | None = None
     least_shares: list[Least] = []
+    gaming: Signs = Signs()
+    suspicions: list[str] = []
     ledger: dict[str, Fate]
     in_flight_tokens: int
     balanced: bool | None

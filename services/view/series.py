@@ -14,7 +14,7 @@ SERIES_POINTS = 400
 class Series(Struct, frozen=True, kw_only=True):
     """Columns over the steps, thinned to some hundreds: means, but for lag_max and the ends.
 
-    `tokens_per_second` are those trained.
+    `tokens_per_second` are those trained. `shadow` has the rewards of scorers that only watch.
     """
 
     step: list[float] = []
@@ -25,6 +25,7 @@ class Series(Struct, frozen=True, kw_only=True):
     generated_per_second: list[float | None] = []
     tokens_per_second: list[float | None] = []
     mismatch_k3: list[float | None] = []
+    shadow: dict[str, list[float | None]] = {}
 
 
 def thin(lines: Sequence[StepLine], points: int = SERIES_POINTS) -> Series:
@@ -40,7 +41,16 @@ def thin(lines: Sequence[StepLine], points: int = SERIES_POINTS) -> Series:
         generated_per_second=_growth(bins),
         tokens_per_second=[ratio(tokens, spent) for tokens, spent in _rates(bins)],
         mismatch_k3=[by_tokens(part, "mismatch_k3") for part in bins],
+        shadow={name: [_shadow(part, name) for part in bins] for name in _shadows(lines)},
     )
+
+
+def _shadows(lines: Sequence[StepLine]) -> list[str]:
+    return sorted({name for line in lines for name in line.shadow})
+
+
+def _shadow(lines: Sequence[StepLine], name: str) -> float | None:
+    return mean([line.shadow[name].shadow for line in lines if name in line.shadow])
 
 
 def by_tokens(lines: Sequence[StepLine], name: str) -> float | None:

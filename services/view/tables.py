@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
+from pipeline.watch.gaming import ATTEMPTS, BELOW_BEST, DIVERGENCE, LENGTH, PROMPTS, REPEATED
 from services.view.plots import Part, bar
 from services.view.report import Least, Point, Report
 from services.view.words import percent
@@ -25,6 +26,11 @@ FATES = {
     "cancelled": "grey",
 }
 OTHER_FATE = "grey"
+REPEATS = {
+    ATTEMPTS: "attempts at a prompt that only repeat another",
+    BELOW_BEST: "those of them that are not right",
+    PROMPTS: "answers that are the same to different prompts",
+}
 
 
 def ledger(report: Report) -> str:
@@ -69,6 +75,30 @@ def least(report: Report) -> str:
 def _kind(one: Least) -> str:
     bound = one.by == "length" and one.name.isdigit()
     return f"length up to {int(one.name):,}" if bound else f"{one.by} {one.name}"
+
+
+def gaming(report: Report) -> str:
+    """What the last steps show, beside what would be too much; empty where nothing is known."""
+    signs = report.gaming
+    rows: list[tuple[str, float | None, str]] = [
+        ("correlation of reward and length, within groups", signs.length, f"±{LENGTH}"),
+        *((text, signs.repeated.get(a), _limit(REPEATED.get(a))) for a, text in REPEATS.items()),
+    ]
+    for name, sigmas in signs.divergence.items():
+        told = f"reward up, shadow {name} down, in standard errors"
+        rows.append((told, sigmas, f"{DIVERGENCE:g}"))
+    body = "".join(
+        f'<tr><td>{escape(name)}</td><td class="n">{value:.2f}</td><td class="n">{limit}</td></tr>'
+        for name, value, limit in rows
+        if value is not None
+    )
+    heads = _heads(("over the last steps", ""), ("found", "n"), ("told beyond", "n"))
+    said = "".join(map(remark, report.suspicions))
+    return f"<table>{heads}{body}</table>{said}" if body else ""
+
+
+def _limit(value: float | None) -> str:
+    return "" if value is None else f"{value:g}"
 
 
 def restarts(report: Report) -> str:

@@ -145,7 +145,8 @@ def test_a_group_without_one_score_is_closed(acts: Acts) -> None:
     acts.bus.prompts.fail(engine, second, "the prompt is longer than the context")
     assert acts.ready().alive == 0 and acts.ready().groups == []
     assert acts.ledger() == {"generated": Sum(2, 10), "scorer_error": Sum(2, 10)}
-    assert [letter["group"] for letter in acts.letters()] == ["g1"]
+    assert [letter["group"] for letter in acts.letters()] == ["g0", "g0", "g1"]
+    assert acts.letters()[0]["reason"] == "scorer_error: broken"
 
 
 def test_a_failed_member_does_not_hold_up_the_others(acts: Acts) -> None:

@@ -8,9 +8,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count as counted
 from pathlib import Path
 
 from stream import ROOT
+
+NUMBERS = counted()
 
 
 def why_not() -> str:
@@ -50,9 +53,10 @@ class Host:
 @contextmanager
 def network(count: int) -> Iterator[tuple[str, list[Host]]]:
     """This machine's address on the bridge, and so many hosts that reach it."""
-    number = os.getpid()
-    bridge, subnet = f"br{number}", f"10.213.{number % 250}"
-    hosts = [Host(f"h{number}-{i}") for i in range(count)]
+    # Cables of a network that is gone hang about for a moment, so that each has names of its own.
+    number, own = next(NUMBERS), os.getpid()
+    bridge, subnet = f"br{own}-{number}", f"10.{213 + number % 40}.{own % 250}"
+    hosts = [Host(f"h{own}-{number}-{i}") for i in range(count)]
     try:
         _ip("link", "add", bridge, "type", "bridge")
         _ip("addr", "add", f"{subnet}.1/24", "dev", bridge)

@@ -53,3 +53,12 @@ async def by_text_async(answer: Answer) -> float:
 
 def with_a_loop_of_its_own(answer: Answer) -> float:
     return asyncio.run(by_text_async(answer))
+
+
+class InBatches:
+    """Of each answer the number of those beside it, or what its text asks for."""
+
+    batch = 3
+
+    def __call__(self, answers: list[Answer]) -> list[float]:
+        return [by_text(a) if a.text in ("raises", "nan") else float(len(answers)) for a in answers]

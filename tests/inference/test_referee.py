@@ -7,7 +7,7 @@ import time
 
 import graders_for_tests
 import pytest
-from graders_for_tests import by_text, by_text_async, with_a_loop_of_its_own
+from graders_for_tests import InBatches, by_text, by_text_async, with_a_loop_of_its_own
 
 from pipeline.protocols import Answer
 from services.inference.referee import Referee
@@ -43,3 +43,9 @@ def test_async_scorers_are_asked_side_by_side_each_with_its_own_time() -> None:
 
 def test_a_plain_scorer_may_run_a_loop_of_its_own() -> None:
     assert Referee(with_a_loop_of_its_own, seconds=5).outcomes(answers("1")) == [1.0]
+
+
+def test_a_batched_scorer_is_asked_in_batches_and_a_fault_is_that_of_one_answer() -> None:
+    texts = ["0", "1", "2", "raises", "4", "5", "nan", "7"]
+    outcomes = Referee(InBatches(), seconds=5).outcomes(answers(*texts))
+    assert outcomes == [3.0, 3.0, 3.0, None, 1.0, 1.0, None, 2.0]

@@ -49,18 +49,18 @@ def boxed(text: str, rng: Random) -> str:
     return rng.choice([r"So it is \boxed{%s}.", r"\fbox{%s}", "First 7.\n\\[\\boxed{%s}\\]"]) % text
 
 
-def _whole(rng: Random, *, most: int = 99) -> int:
+def whole(rng: Random, *, most: int = 99) -> int:
     return rng.choice([-1, 1]) * rng.randint(1, most)
 
 
-def _number(rng: Random) -> Fraction:
+def number(rng: Random) -> Fraction:
     if rng.random() < 0.4:
-        return Fraction(_whole(rng, most=rng.choice([9, 99, 10**6, 10**12])))
-    return Fraction(_whole(rng), rng.choice([2, 3, 4, 5, 7, 8, 10, 16, 25, 12, 100, 1000, 10**7]))
+        return Fraction(whole(rng, most=rng.choice([9, 99, 10**6, 10**12])))
+    return Fraction(whole(rng), rng.choice([2, 3, 4, 5, 7, 8, 10, 16, 25, 12, 100, 1000, 10**7]))
 
 
 def _distinct(rng: Random, least: int = 2) -> tuple[Fraction, ...]:
-    found = [_number(rng) for _ in range(rng.randint(least, 4))]
+    found = [number(rng) for _ in range(rng.randint(least, 4))]
     return tuple(dict.fromkeys(found)) if len({*found}) >= least else _distinct(rng, least)
 
 
@@ -76,29 +76,29 @@ def _interval(rng: Random) -> tuple[Fraction | None, bool, Fraction | None, bool
 
 
 def _surd(rng: Random) -> tuple[Fraction, Fraction, int]:
-    return Fraction(_whole(rng, most=9)), _number(rng), rng.choice([2, 3, 5, 6, 7, 10, 11])
+    return Fraction(whole(rng, most=9)), number(rng), rng.choice([2, 3, 5, 6, 7, 10, 11])
 
 
 def _polynomial(rng: Random) -> tuple[int, ...]:
-    return (_whole(rng, most=9), *(rng.randint(-9, 9) for _ in range(rng.randint(1, 3))))
+    return (whole(rng, most=9), *(rng.randint(-9, 9) for _ in range(rng.randint(1, 3))))
 
 
 def _matrix(rng: Random) -> tuple[tuple[Fraction, ...], ...]:
     columns = rng.randint(1, 3)
-    return tuple(tuple(_number(rng) for _ in range(columns)) for _ in range(rng.randint(2, 3)))
+    return tuple(tuple(number(rng) for _ in range(columns)) for _ in range(rng.randint(2, 3)))
 
 
 def _line(rng: Random) -> tuple[Fraction, ...]:
     """a x + b y + c = 0, with a made 1."""
-    return tuple(Fraction(_whole(rng, most=9)) for _ in range(2))
+    return tuple(Fraction(whole(rng, most=9)) for _ in range(2))
 
 
 _MADE: dict[str, Callable[[Random], Any]] = {
-    "number": _number,
-    "percent": _number,
+    "number": number,
+    "percent": number,
     "power": lambda rng: (rng.choice([2, 3, 10]), rng.choice([-9, -3, 5, 7, 20, 40])),
-    "quantity": lambda rng: (_number(rng), rng.choice([*UNITS]), rng.choice([1, 1, 2])),
-    "point": lambda rng: tuple(_number(rng) for _ in range(rng.randint(2, 4))),
+    "quantity": lambda rng: (number(rng), rng.choice([*UNITS]), rng.choice([1, 1, 2])),
+    "point": lambda rng: tuple(number(rng) for _ in range(rng.randint(2, 4))),
     "set": lambda rng: frozenset(_distinct(rng)),
     "list": lambda rng: frozenset(_distinct(rng)),
     "interval": _interval,
@@ -111,7 +111,7 @@ _MADE: dict[str, Callable[[Random], Any]] = {
 }
 
 
-def _space(rng: Random) -> str:
+def space(rng: Random) -> str:
     return rng.choice(["", "", " ", r"\,", r"\; ", r"\ ", "  ", "~"])
 
 
@@ -122,22 +122,22 @@ def _written_whole(value: int, rng: Random, *, alone: bool) -> str:
         groups = f"{abs(value):,}"
         forms += [groups, groups.replace(",", "{,}"), groups.replace(",", r"\,"), "00" + digits]
         forms += [rf"\text{{{digits}}}"] if value > 0 else []
-    return ("-" + _space(rng) if value < 0 else "") + rng.choice(forms)
+    return ("-" + space(rng) if value < 0 else "") + rng.choice(forms)
 
 
-def _written_number(value: Fraction, rng: Random, *, alone: bool = False) -> str:
+def written_number(value: Fraction, rng: Random, *, alone: bool = False) -> str:
     if value.denominator == 1:
         return _written_whole(value.numerator, rng, alone=alone)
     top, bottom, sign = abs(value.numerator), value.denominator, "-" if value < 0 else ""
     times = rng.choice([1, 1, 2, 3])
-    over = f"{{{top * times}}}{_space(rng)}{{{bottom * times}}}"
+    over = f"{{{top * times}}}{space(rng)}{{{bottom * times}}}"
     forms = [rf"{sign}\{name}{over}" for name in ("frac", "dfrac", "tfrac")]
     forms += [rf"\frac{{{sign}{top}}}{{{bottom}}}", f"{sign}{top}/{bottom}"]
     if top < 10 and bottom < 10:
         forms += [rf"{sign}\frac{top}{bottom}", rf"{sign}\frac {top} {bottom}"]
     if top > bottom:
-        whole, rest = divmod(top, bottom)
-        forms.append(rf"{sign}{whole}\frac{{{rest}}}{{{bottom}}}")
+        ones, rest = divmod(top, bottom)
+        forms.append(rf"{sign}{ones}\frac{{{rest}}}{{{bottom}}}")
     return rng.choice([*forms, *_decimals(value, rng)])
 
 
@@ -145,31 +145,31 @@ def _decimals(value: Fraction, rng: Random) -> list[str]:
     places = next((n for n in range(1, 10) if not (value * 10**n).denominator - 1), None)
     if places is None:
         return []
-    whole, rest = divmod(abs(value) * 10**places, 10**places)
-    text = f"{whole}.{int(rest):0{places}}" + "0" * rng.randint(0, 3)
-    forms = [text, text] + ([text[1:]] if whole == 0 else [])
+    ones, rest = divmod(abs(value) * 10**places, 10**places)
+    text = f"{ones}.{int(rest):0{places}}" + "0" * rng.randint(0, 3)
+    forms = [text, text] + ([text[1:]] if ones == 0 else [])
     return [("-" if value < 0 else "") + form for form in forms]
 
 
 def _row(values: Any, rng: Random, between: str = ",") -> str:
-    return f"{between}{_space(rng)}".join(
-        _space(rng) + _written_number(value, rng) for value in values
+    return f"{between}{space(rng)}".join(
+        space(rng) + written_number(value, rng) for value in values
     )
 
 
-def _shuffled(values: Any, rng: Random) -> list[Any]:
+def shuffled(values: Any, rng: Random) -> list[Any]:
     return rng.sample(sorted(values), len(values))
 
 
-def _enclosed(inside: str, brackets: tuple[str, str], rng: Random) -> str:
+def enclosed(inside: str, brackets: tuple[str, str], rng: Random) -> str:
     opening, closing = brackets
     if rng.random() < 0.4:
         opening, closing = rf"\left{opening}", rf"\right{closing}"
-    return f"{opening}{_space(rng)}{inside}{_space(rng)}{closing}"
+    return f"{opening}{space(rng)}{inside}{space(rng)}{closing}"
 
 
 def _written_list(values: Any, rng: Random) -> str:
-    texts = [_written_number(value, rng) for value in _shuffled(values, rng)]
+    texts = [written_number(value, rng) for value in shuffled(values, rng)]
     last = rng.choice([", ", r" \text{ and } ", r", \text{and } ", " and "])
     return ", ".join(texts[:-1]) + last + texts[-1]
 
@@ -178,7 +178,7 @@ def _written_interval(parts: Any, rng: Random) -> str:
     low, left, high, right = parts
     ends = [_end(low, "-", rng), _end(high, rng.choice(["", "+"]), rng)]
     brackets = ("[" if left else "(", "]" if right else ")")
-    plain = _enclosed(f"{ends[0]},{_space(rng)}{ends[1]}", brackets, rng)
+    plain = enclosed(f"{ends[0]},{space(rng)}{ends[1]}", brackets, rng)
     below, above = (rng.choice(["<", r"\lt "]), rng.choice([r"\le ", r"\leq ", "<="]))
     signs = (above if left else below, above if right else below)
     chain = ("" if low is None else f"{ends[0]} {signs[0]} ") + "x"
@@ -187,7 +187,7 @@ def _written_interval(parts: Any, rng: Random) -> str:
 
 
 def _end(value: Fraction | None, sign: str, rng: Random) -> str:
-    return rf"{sign}\infty" if value is None else _written_number(value, rng)
+    return rf"{sign}\infty" if value is None else written_number(value, rng)
 
 
 def _written_surd(parts: Any, rng: Random) -> str:
@@ -201,13 +201,13 @@ def _written_surd(parts: Any, rng: Random) -> str:
     forms += [rf"\frac{{\sqrt{{{under * top**2}}}}}{{{bottom}}}"]
     forms += [rf"\frac{{{top * under}}}{{{bottom}\sqrt{{{under}}}}}"]
     term, sign = rng.choice(forms), "-" if factor < 0 else "+"
-    first = _written_number(added, rng)
+    first = written_number(added, rng)
     if sign == "+" and rng.random() < 0.5:
-        return f"{term} {'-' if added < 0 else '+'} {_written_number(abs(added), rng)}"
-    return f"{first}{_space(rng)}{sign}{_space(rng)}{term}"
+        return f"{term} {'-' if added < 0 else '+'} {written_number(abs(added), rng)}"
+    return f"{first}{space(rng)}{sign}{space(rng)}{term}"
 
 
-def _written_polynomial(parts: Any, rng: Random) -> str:
+def written_polynomial(parts: Any, rng: Random) -> str:
     terms = [(value, power) for power, value in enumerate(reversed(parts)) if value]
     rng.shuffle(terms)
     text = "".join(_term(value, power, rng) for value, power in terms)
@@ -219,7 +219,7 @@ def _term(value: int, power: int, rng: Random) -> str:
     letter = ["", "x", rng.choice(["x^2", "x^{2}", "xx"]), rng.choice(["x^3", "x^{3}"])][power]
     factor = "" if abs(value) == 1 and power else str(abs(value))
     times = rng.choice(["", " ", r"\cdot "]) if factor and letter else ""
-    return f"{sign}{_space(rng)}{factor}{times}{letter}{_space(rng)}"
+    return f"{sign}{space(rng)}{factor}{times}{letter}{space(rng)}"
 
 
 def _written_matrix(parts: Any, rng: Random) -> str:
@@ -230,7 +230,7 @@ def _written_matrix(parts: Any, rng: Random) -> str:
 
 def _written_line(parts: Any, rng: Random) -> str:
     """x + b y + c = 0, times anything."""
-    times = _whole(rng, most=4)
+    times = whole(rng, most=4)
     x, y, c = (int(value * times) for value in (1, *parts))
     right = rng.choice([0, rng.randint(-5, 5)])
     terms = [t for t in ((x, "x"), (y, "y"), (c + right, "")) if t[0]]
@@ -265,20 +265,20 @@ def _written_quantity(parts: Any, rng: Random) -> str:
         rf"~\text{{{unit}}}",
     ]
     ending = "" if power == 1 else rng.choice(["^2", "^{2}"])
-    return _written_number(value, rng) + rng.choice(forms) + ending
+    return written_number(value, rng) + rng.choice(forms) + ending
 
 
 _WRITTEN: dict[str, Callable[[Any, Random], str]] = {
-    "number": lambda parts, rng: _written_number(parts, rng, alone=True),
-    "percent": lambda parts, rng: _written_number(parts, rng) + rng.choice([r"\%", "%", r" \%"]),
+    "number": lambda parts, rng: written_number(parts, rng, alone=True),
+    "percent": lambda parts, rng: written_number(parts, rng) + rng.choice([r"\%", "%", r" \%"]),
     "power": _written_power,
     "quantity": _written_quantity,
-    "point": lambda parts, rng: _enclosed(_row(parts, rng), ("(", ")"), rng),
-    "set": lambda parts, rng: _enclosed(_row(_shuffled(parts, rng), rng), (r"\{", r"\}"), rng),
+    "point": lambda parts, rng: enclosed(_row(parts, rng), ("(", ")"), rng),
+    "set": lambda parts, rng: enclosed(_row(shuffled(parts, rng), rng), (r"\{", r"\}"), rng),
     "list": _written_list,
     "interval": _written_interval,
     "surd": _written_surd,
-    "polynomial": _written_polynomial,
+    "polynomial": written_polynomial,
     "matrix": _written_matrix,
     "line": _written_line,
     "text": lambda parts, rng: rng.choice([rf"\text{{{parts}}}", rf"\text{{{parts.title()}}}"]),
@@ -286,7 +286,7 @@ _WRITTEN: dict[str, Callable[[Any, Random], str]] = {
 }
 
 
-def _nudged(value: Fraction, rng: Random) -> Fraction:
+def nudged(value: Fraction, rng: Random) -> Fraction:
     """Another sign, another digit, one more, or a digit too many."""
     digit = Fraction(10) ** rng.choice([-8, -7, -3, -1, 0, 1, 2])
     return rng.choice(
@@ -305,13 +305,13 @@ def _nudged(value: Fraction, rng: Random) -> Fraction:
 def _some(parts: Any, rng: Random) -> Any:
     """One of several numbers is another."""
     place = rng.randrange(len(parts))
-    return tuple(_nudged(v, rng) if n == place and v else v for n, v in enumerate(parts))
+    return tuple(nudged(v, rng) if n == place and v else v for n, v in enumerate(parts))
 
 
 def _one_off(answer: Known, rng: Random) -> Known:
     parts = tuple(answer.parts) if isinstance(answer.parts, frozenset) else answer.parts
     if isinstance(parts, Fraction):
-        return Known(answer.kind, _nudged(parts, rng))
+        return Known(answer.kind, nudged(parts, rng))
     changed = _some(parts, rng)
     return Known(answer.kind, frozenset(changed) if answer.kind in ("set", "list") else changed)
 
@@ -358,7 +358,7 @@ def _unit(answer: Known, rng: Random) -> Known:
         [
             Known("quantity", (value, rng.choice([*UNITS]), power)),
             Known("quantity", (value, unit, 3 - power)),
-            Known("quantity", (_nudged(value, rng), unit, power)),
+            Known("quantity", (nudged(value, rng), unit, power)),
             Known("percent", value),
         ]
     )

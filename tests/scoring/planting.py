@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from array import array
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -17,6 +22,7 @@ from pipeline.metrics import Metrics
 from pipeline.run import Distillation, Model, Objective, Run
 from pipeline.run import Scoring as ScoringKeys
 from services.scoring.build import build
+from services.scoring.drift import Golden
 from services.scoring.ensemble import make_ensemble
 from services.scoring.metrics import Numbers
 from services.scoring.service import Scoring
@@ -116,8 +122,11 @@ class Running:
             self.service = build(run, self.bus, life=self.life, metrics=self.metrics)
         else:
             numbers = Numbers(self.metrics)
-            ensemble = make_ensemble(keys, on_replaced=numbers.replaced.inc)
-            self.service = Scoring(self.bus, self.life, ensemble, decode=text_of, numbers=numbers)
+            ensemble = make_ensemble(keys, numbers=numbers)
+            golden = Golden(ensemble, numbers)
+            self.service = Scoring(
+                self.bus, self.life, ensemble, golden=golden, decode=text_of, numbers=numbers
+            )
         self.errors: list[BaseException] = []
         self.thread = threading.Thread(target=self._run)
 
@@ -138,3 +147,11 @@ def wait_until(condition: Callable[[], object], seconds: float = 20.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not come true in time"
         time.sleep(0.005)
+
+
+def start_process(plant: Plant, instance: str, scoring: object) -> subprocess.Popen[bytes]:
+    """A scoring process of its own, with this [scoring]."""
+    arguments = [plant.url, plant.run, instance, json.dumps(scoring)]
+    script = Path(__file__).with_name("scoring_process.py")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.Popen([sys.executable, script, *arguments], env=environment)

@@ -2,14 +2,20 @@
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
-from typing import Any
+from collections import Counter
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from pipeline.protocols import Answer, Verdict
+from pipeline.verdicts import Passing
 
 
 def obey(answer: Answer) -> object:
@@ -46,6 +52,20 @@ def _start_a_child() -> None:
     _hang()
 
 
+def _leave_behind() -> None:
+    """A child that is nobody's any more: in a session of its own, its parent gone."""
+    script = "setsid sh -c 'sleep 301 & sleep 302' & exec sleep 0"
+    subprocess.run(["sh", "-c", script], check=True)
+
+
+def _leave_and(act: Callable[[], object]) -> Callable[[], object]:
+    def do() -> object:
+        _leave_behind()
+        return act()
+
+    return do
+
+
 def _alarm() -> float:
     """A time limit by alarm works in a main thread alone."""
     signal.signal(signal.SIGALRM, lambda *_: None)
@@ -68,6 +88,8 @@ ACTS: dict[str, Any] = {
     "loud": _loud,
     "eat": _eat_memory,
     "child": _start_a_child,
+    "leave": _leave_and(_hang),
+    "leave and die": _leave_and(lambda: os._exit(3)),
     "alarm": _alarm,
     "nan": lambda: float("nan"),
     "none": lambda: None,
@@ -75,6 +97,11 @@ ACTS: dict[str, Any] = {
     "torch": lambda: float("torch" in sys.modules),
     "server": lambda: float("SLUICE_REDIS" in os.environ),
 }
+
+
+def same(answer: Answer) -> float:
+    """1 where the text is what Python writes for the reference."""
+    return float(str(answer.reference) == answer.text)
 
 
 class Scaled:
@@ -111,3 +138,171 @@ def slow(answer: Answer, *, seconds: float = 0.05) -> float:
         notes.write(answer.text + "\n")
     time.sleep(seconds)
     return 1.0
+
+
+class Flaky:
+    """Its fault passes as often as the text says, for each text; then the verdict is how often it
+    was asked. After `after` seconds, where there are any."""
+
+    def __init__(self, *, after: float | None = None) -> None:
+        self.after = after
+        self.asked = Counter[str]()
+
+    def __call__(self, answer: Answer) -> Verdict:
+        note(answer.text)
+        self.asked[answer.text] += 1
+        if self.asked[answer.text] <= int(answer.text.split()[0]):
+            raise Passing("come back later", after=self.after)
+        return Verdict(reward=float(self.asked[answer.text]), reason="back again")
+
+
+class AsyncFlaky:
+    """The same on a loop."""
+
+    def __init__(self, *, after: float | None = None) -> None:
+        self.flaky = Flaky(after=after)
+
+    async def __call__(self, answer: Answer) -> Verdict:
+        await asyncio.sleep(0)
+        return self.flaky(answer)
+
+
+def note(text: str) -> None:
+    """A line with the time, in the file $SLOW_NOTES."""
+    with open(os.environ["SLOW_NOTES"], "a") as notes:
+        notes.write(f"{time.monotonic()} {text}\n")
+
+
+class Crowd:
+    """On a loop: the reward is how many answers were with it at once, at most, so far."""
+
+    def __init__(self) -> None:
+        self.inside = self.most = 0
+
+    async def __call__(self, answer: Answer) -> float:
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        await asyncio.sleep(0.05)
+        self.inside -= 1
+        return float(self.most)
+
+
+async def judging(answer: Answer) -> float:
+    """On a loop: 2 s for what is slow, and else a moment."""
+    await asyncio.sleep(2.0 if answer.text == "slow" else 0.001)
+    return 1.0
+
+
+class Waiting:
+    """On a loop: the sixth answer and later ones say how many are with it, the first five wait."""
+
+    def __init__(self) -> None:
+        self.inside = self.asked = 0
+
+    async def __call__(self, answer: Answer) -> float:
+        self.inside, self.asked = self.inside + 1, self.asked + 1
+        try:
+            if self.asked > 5:
+                return float(self.inside)
+            await asyncio.sleep(600)
+        finally:
+            self.inside -= 1
+        return 0.0
+
+
+class Unlucky:
+    """On a loop, if it could be made."""
+
+    def __init__(self) -> None:
+        raise RuntimeError("bad luck")
+
+    async def __call__(self, answer: Answer) -> float:
+        return 1.0
+
+
+class Batched:
+    """The reward is how many answers were asked about together."""
+
+    def __init__(self, *, batch: Annotated[int, Meta(ge=1)] = 4) -> None:
+        self.batch = batch
+
+    def __call__(self, answers: list[Answer]) -> list[float]:
+        """As `obey` does what one text says, so do all here."""
+        time.sleep(0.05)
+        if any(answer.text == "short" for answer in answers):
+            return []
+        rewards = [float("nan") if a.text == "nan" else float(len(answers)) for a in answers]
+        for answer in answers:
+            if answer.text != "nan":
+                ACTS.get(answer.text, lambda: None)()
+        return rewards
+
+
+async def stubborn(answer: Answer) -> float:
+    """On a loop: keeps it from turning, ends its process, or will not be cancelled."""
+    return float(await STUBBORN.get(answer.text, _good)())
+
+
+async def _good() -> float:
+    await asyncio.sleep(0.3)
+    return 1.0
+
+
+async def _sleep() -> float:
+    time.sleep(600)
+    return 1.0
+
+
+async def _spin() -> float:
+    while True:
+        pass
+
+
+async def _in_a_call() -> float:
+    """One that holds the interpreter's lock: no other thread runs."""
+    return float(bool(re.match(r"(a|a)+$", "a" * 40 + "b")))
+
+
+async def _in_a_task() -> float:
+    return await asyncio.create_task(_sleep())
+
+
+async def _uncancelled() -> float:
+    while True:
+        try:
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:
+            continue
+
+
+async def _die() -> float:
+    os._exit(3)
+
+
+async def _die_in_a_thread() -> float:
+    """Whose fault it is cannot be seen from the loop."""
+    threading.Timer(0.1, os._exit, (3,)).start()
+    await asyncio.sleep(60)
+    return 1.0
+
+
+async def _leave_and_sleep() -> float:
+    _leave_behind()
+    return await _sleep()
+
+
+async def _eat() -> float:
+    return float(len(ACTS["eat"]()))
+
+
+STUBBORN: dict[str, Any] = {
+    "sleep": _sleep,
+    "spin": _spin,
+    "call": _in_a_call,
+    "task": _in_a_task,
+    "uncancelled": _uncancelled,
+    "die": _die,
+    "die in a thread": _die_in_a_thread,
+    "leave": _leave_and_sleep,
+    "eat": _eat,
+}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,10 +15,12 @@ from pipeline.errors import SluiceError
 from pipeline.families import SCORERS
 from pipeline.plugins import build
 from pipeline.protocols import Answer, Verdict
-from services.scoring.scorers.math.answers import NoAnswer, Why, answer_in
+from services.scoring.scorers.math.answers import answer_in
 from services.scoring.scorers.math.scorer import EQUAL, UNEQUAL, Math
+from services.scoring.scorers.reasons import NoAnswer, Why
 
 GOLDEN = Path(__file__).parent / "math_golden.jsonl"
+MORE = Path(__file__).parent / "math_pairs.jsonl"
 
 
 class Pair(NamedTuple):
@@ -29,6 +32,22 @@ class Pair(NamedTuple):
     expected: bool
 
 
+class Judged(NamedTuple):
+    """One line of the longer file, whose pairs are grouped by kind."""
+
+    kind: str
+    answer: str
+    completion: str
+    expected: bool
+
+
+KINDS = {
+    kind: [*pairs]
+    for kind, pairs in groupby(
+        (Judged(**msgspec.json.decode(line)) for line in MORE.read_bytes().splitlines()),
+        key=lambda pair: pair.kind,
+    )
+}
 PAIRS = [Pair(**msgspec.json.decode(line)) for line in GOLDEN.read_bytes().splitlines()]
 
 
@@ -45,6 +64,14 @@ def asked(text: str, gold: Any, *, prompt: str = "") -> Answer:
 def test_C050_pairs_have_the_verdict_that_a_reader_would_give(math: Math, pair: Pair) -> None:
     graded = math.grade(asked(pair.completion, pair.answer))
     assert graded.right == pair.expected, (pair, graded)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pairs_as_data_sets_and_models_write_them_have_a_readers_verdict(
+    math: Math, kind: str
+) -> None:
+    graded = [(pair, math.grade(asked(pair.completion, pair.answer))) for pair in KINDS[kind]]
+    assert not [(pair, found) for pair, found in graded if found.right != pair.expected]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +140,7 @@ def test_C052_each_policy_has_its_verdict(
         (r"\boxed{41}", Why.WRONG),
         ("42", Why.NO_ANSWER),
         (r"\boxed{42", Why.NO_ANSWER),
-        (r"<think> \boxed{42}", Why.UNFINISHED),
+        (r"<think> \boxed{42}", Why.NO_ANSWER),
         (r"\boxed{41}, or maybe it is \boxed{42}", Why.HEDGED),
         (r"\boxed{42 \strange 1}", Why.NOT_UNDERSTOOD),
         (r"\boxed{1/2x}", Why.NOT_UNDERSTOOD),
@@ -141,26 +168,44 @@ def test_a_verdict_has_its_reason(math: Math, text: str, why: Why) -> None:
 )
 def test_C055_a_box_is_found_by_its_braces(text: str, found: str | None) -> None:
     if found is not None:
-        assert answer_in(text, prompt="", unboxed="refused") == found
+        assert answer_in(asked(text, None), "refused") == found
         return
     with pytest.raises(NoAnswer):
-        answer_in(text, prompt="", unboxed="refused")
+        answer_in(asked(text, None), "refused")
 
 
 def test_C053_reasoning_that_began_in_the_prompt_must_end(math: Math) -> None:
     prompt = "What is 6 * 7?\n<think>\n"
-    assert math.grade(asked(r"so \boxed{42}", 42, prompt=prompt)).why == Why.UNFINISHED
+    assert math.grade(asked(r"so \boxed{42}", 42, prompt=prompt)).why == Why.NO_ANSWER
     assert math.grade(asked(r"hm </think> \boxed{42}", 42, prompt=prompt)).right
 
 
 def test_the_name_in_a_run_is_this_scorer_with_its_options() -> None:
     scorer = build(SCORERS, {"use": "math", "percent": "unit"}, at="scoring.scorers", policy="")
-    assert scorer(asked(r"\boxed{50\%}", 50)) == Verdict(reward=1.0)
+    assert scorer(asked(r"\boxed{50\%}", 50)) == Verdict(reward=1.0, reason="right")
 
 
-def test_a_reference_that_is_empty_is_a_fault_and_no_zero(math: Math) -> None:
+@pytest.mark.parametrize(
+    "reference",
+    [42, 42.0, "42", "$42$", ["42"], "#### 42", r"\boxed{42}", "6 * 7 = <<6*7=42>>42.\n#### 42",
+     r"Since $x=41$ is wrong, $\boxed{42}$."],
+)  # fmt: skip
+def test_a_reference_is_a_number_a_formula_or_a_worked_solution(math: Math, reference: Any) -> None:
+    assert math.grade(asked(r"\boxed{42}", reference)).right
+    assert not math.grade(asked(r"\boxed{41}", reference)).right
+
+
+@pytest.mark.parametrize(
+    "reference", ["", " ", "$ $", None, {"answer": 42}, [], ["42", "43"], r"\boxed{42", "#### "]
+)
+def test_a_reference_that_is_none_is_a_fault_and_no_zero(math: Math, reference: Any) -> None:
     with pytest.raises(ValueError, match="the reference is no formula"):
-        math(asked(r"\boxed{42}", " "))
+        math(asked(r"\boxed{42}", reference))
+
+
+@pytest.mark.parametrize("text", ["We see 42 ... so 42", r"<think> so \boxed{42}", "", r"\boxed{}"])
+def test_C053_what_ends_without_an_answer_is_counted_as_such(math: Math, text: str) -> None:
+    assert math(asked(text, 42)) == Verdict(reward=0.0, reason="no_final_answer")
 
 
 def test_C050_a_checker_that_is_broken_starts_nowhere(tmp_path: Path) -> None:

@@ -196,6 +196,24 @@ def test_what_a_scorer_started_ends_with_it() -> None:
 SLEEPER = ["sleep", "300"]
 
 
+@pytest.mark.parametrize(("text", "fault"), [("leave", "timeout"), ("leave and die", "crashed")])
+def test_what_a_scorer_left_behind_in_a_session_of_its_own_ends_with_its_worker(
+    text: str, fault: str
+) -> None:
+    async def body(pool: Pool) -> list[float | str]:
+        graded = [await outcome(pool, text), await outcome(pool, "good")]
+        assert not left_behind()
+        return graded
+
+    assert with_pool(body, seconds=1.0) == [fault, 1.0]
+
+
+def left_behind() -> list[psutil.Process]:
+    """Of those that `leave` starts."""
+    lines = (["sleep", "301"], ["sleep", "302"])
+    return [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] in lines]
+
+
 def test_a_worker_that_dies_idle_costs_no_answer() -> None:
     async def body(pool: Pool) -> float | str:
         (pid,) = workers()
@@ -246,7 +264,7 @@ def test_a_cancelled_answer_that_waits_is_never_begun() -> None:
         assert await third == 1.0
         return time.monotonic() - started
 
-    assert with_pool(body, seconds=1.0) < 1.8
+    assert with_pool(body, seconds=1.0) < 1.95
 
 
 def test_closing_does_not_wait_for_a_hang() -> None:
@@ -271,7 +289,7 @@ def test_C049_long_degenerate_text_is_graded_within_the_limit() -> None:
 
 def test_references_travel_unchanged() -> None:
     async def run() -> list[float]:
-        pool = Pool(["exact"], workers=1, timeout_seconds=10)
+        pool = Pool(["strangers:same"], workers=1, timeout_seconds=10)
         await pool.start()
         references = [10**30, "ü\x00", [1, {"a": None}], 0.1]
         rewards = [(await pool.grade(0, answer(str(r), r))).reward for r in references]
@@ -350,10 +368,11 @@ from services.scoring.pool import Pool
 async def main():
     pool = Pool(["strangers:obey"], workers=2, timeout_seconds=600)
     await pool.start()
-    hang = Answer(text="hang", prompt="", reference=None, finish="stop")
+    hang = Answer(text="leave", prompt="", reference=None, finish="stop")
     asks = [asyncio.create_task(pool.grade(0, hang)) for _ in range(2)]
-    await asyncio.sleep(0.1)
-    print(*(child.pid for child in psutil.Process().children()), flush=True)
+    await asyncio.sleep(0.5)
+    children = psutil.Process().children(recursive=True)
+    print(*(child.pid for child in children), flush=True)
     await asyncio.gather(*asks)
 asyncio.run(main())
 """
@@ -366,7 +385,7 @@ asyncio.run(main())
     assert parent.stdout
     with parent.stdout:
         pids = [int(pid) for pid in parent.stdout.readline().split()]
-        assert len(pids) == 2 and all(psutil.pid_exists(pid) for pid in pids)
+        assert len(pids) == 10, "two keepers, two workers, and three that each has left behind"
         parent.kill()
         parent.wait()
     _wait_until(lambda: all(_ended(pid) for pid in pids))

@@ -11,11 +11,13 @@ import reasoning_gym
 from pipeline.errors import ConfigError
 from pipeline.families import SCORERS
 from pipeline.messages import Score
+from pipeline.metrics import Metrics
 from pipeline.plugins import build
 from pipeline.protocols import Answer, Verdict
 from pipeline.run import Scoring as ScoringKeys
 from pipeline.verdicts import checked
 from services.scoring.ensemble import make_ensemble
+from services.scoring.metrics import Numbers
 
 
 def verdict(spec: Any, text: str, reference: object = "42") -> Verdict:
@@ -91,6 +93,8 @@ NUMBER = {"use": "reasoning_gym", "extract": r"(-?\d+)\D*$"}
         ("reasoning_gym", "<answer>{}</answer> no: <answer>0</answer>", 0.0, 0.0),
         ("reasoning_gym", "{}", 0.0, 0.0),
         ("reasoning_gym", "<answer>{}", 0.0, 0.0),
+        ("reasoning_gym", "<think>0</think><answer>{}</answer>", 1.0, 1.0),
+        ("reasoning_gym", "<think> or <answer>{}</answer>", 0.0, 0.0),
         ("reasoning_gym", "<answer></answer>", 0.0, 0.0),
         ({"use": "reasoning_gym", "extract": ""}, " {} ", 1.0, 1.0),
         (NUMBER, "It makes {} in all.", 1.0, 1.0),
@@ -123,7 +127,9 @@ PATIENT = "strangers:patient"
 
 def judged(text: str, *scorers: Any) -> Score:
     async def grade() -> Score:
-        ensemble = make_ensemble(ScoringKeys(scorers=[*scorers]), on_replaced=lambda: None)
+        ensemble = make_ensemble(
+            ScoringKeys(scorers=[*scorers]), numbers=Numbers(Metrics("scoring"))
+        )
         await ensemble.start()
         try:
             return await ensemble(Answer(text=text, prompt="", reference="42", finish="stop"))
@@ -137,10 +143,12 @@ def test_a_weighted_list_with_a_gate_and_its_parts() -> None:
     digits = {"use": "regex", "pattern": r"^\d+$", "gate": True}
     half = {"use": "regex", "pattern": "4", "weight": 0.5}
     exact = {"use": "exact", "weight": 2.0}
-    names = ["regex/1", "exact/1", "regex#2/1"]
     right = judged("42", digits, exact, half)
     assert (right.reward, right.outcome) == (2.5, 1.0)
-    assert right.parts == dict(zip(names, [1.0, 1.0, 1.0], strict=True))
+    names = [*right.parts]
+    called = [name.partition("/")[0] for name in names]
+    assert called == ["regex", "exact", "regex#2"]
+    assert [*right.parts.values()] == [1.0, 1.0, 1.0]
     assert right.scorer == "+".join(names)
     shut = judged(" 42", digits, exact, half)
     assert (shut.reward, shut.outcome) == (0.0, 1.0)

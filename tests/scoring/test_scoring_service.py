@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
+import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from planting import Plant, wait_until
+from planting import Plant, start_process, wait_until
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from pipeline.errors import ConfigError
 from pipeline.messages import Beat, Score
+from pipeline.metrics import Metrics
 from pipeline.protocols import Answer
 from pipeline.run import Scoring as ScoringKeys
 from services.scoring.ensemble import make_ensemble
+from services.scoring.metrics import Numbers
 
 Serving = Callable[..., Any]
 OBEY = "strangers:obey"
@@ -37,9 +37,9 @@ def test_members_are_scored_and_their_group_is_released(plant: Plant, serving: S
         (group,) = plant.ready(1)
         wait_until(lambda: running.metrics.totals()["members"] == 4)
     assert plant.rewards(group) == {0: 1.0, 1: 0.0, 2: 1.0, 3: 0.0}
-    assert group.members[0].score == Score(
-        reward=1.0, outcome=1.0, scorer="exact/1", parts={"exact/1": 1.0}
-    )
+    (name,) = group.members[0].score.parts if group.members[0].score else ("",)
+    assert re.fullmatch(r"exact/1@[0-9a-f]{8}", name)
+    assert group.members[0].score == Score(reward=1.0, outcome=1.0, scorer=name, parts={name: 1.0})
     assert running.metrics.totals()["grading_seconds"] > 0
     assert running.metrics.gauges()["waiting_members"] == 0
 
@@ -52,8 +52,10 @@ def test_rewards_add_up_and_the_outcome_is_the_first_ones(plant: Plant, serving:
     score = group.members[2].score
     assert score
     assert score.outcome == 0.0
-    assert score.scorer == f"exact/1+{SCALED['use']}/2.1+{PATIENT}/1"
     assert list(score.parts.values()) == [0.0, 1.5, 1.0]
+    assert score.scorer == "+".join(score.parts)
+    names = [name.partition("@")[0] for name in score.parts]
+    assert names == ["exact/1", f"{SCALED['use']}/2.1", f"{PATIENT}/1"]
 
 
 def test_C045_a_fault_fails_its_member_and_is_counted_by_reason(
@@ -120,7 +122,7 @@ def test_coroutines_wait_side_by_side_on_the_loop(plant: Plant, serving: Serving
 
 def test_a_coroutines_faults_are_told_apart(plant: Plant, serving: Serving) -> None:
     plant.group(["hang", "raise", "nan", "exit", "good"])
-    with serving(PATIENT, timeout_seconds=0.3):
+    with serving(PATIENT, timeout_seconds=0.3, retries=0):
         (group,) = plant.ready(1)
     assert group.failed == {
         0: "scorer_error: timeout",
@@ -187,11 +189,11 @@ def test_C087_a_killed_process_loses_nothing_and_each_member_is_scored_once(
     plant: Plant, notes: Path
 ) -> None:
     groups = {plant.group([f"{g}.{m}" for m in range(4)]) for g in range(6)}
-    first = start_process(plant, "scoring-a")
+    first = start_slow(plant, "scoring-a")
     wait_until(lambda: len(notes.read_text().splitlines()) >= 5)
     first.kill()
     first.wait()
-    second = start_process(plant, "scoring-b")
+    second = start_slow(plant, "scoring-b")
     plant.bus.bury("scoring-a")  # as the supervisor does
     released = plant.ready(6)
     second.send_signal(signal.SIGTERM)
@@ -204,12 +206,8 @@ def test_C087_a_killed_process_loses_nothing_and_each_member_is_scored_once(
     assert len(begun) - 24 <= 8, "more than what it had in hand was graded again"
 
 
-def start_process(plant: Plant, instance: str) -> subprocess.Popen[bytes]:
-    scorers = json.dumps([{"use": SLOW, "seconds": 0.1}])
-    arguments = [plant.url, plant.run, instance, scorers]
-    script = Path(__file__).with_name("scoring_process.py")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.Popen([sys.executable, script, *arguments], env=environment)
+def start_slow(plant: Plant, instance: str) -> subprocess.Popen[bytes]:
+    return start_process(plant, instance, {"scorers": [{"use": SLOW, "seconds": 0.1}]})
 
 
 @pytest.mark.parametrize(
@@ -224,25 +222,31 @@ def start_process(plant: Plant, instance: str) -> subprocess.Popen[bytes]:
 )
 def test_a_wrong_scorer_is_refused_before_anything_starts(spec: Any, error: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        make_ensemble(ScoringKeys(scorers=[spec]), on_replaced=lambda: None)
+        make_ensemble(ScoringKeys(scorers=[spec]), numbers=Numbers(Metrics("scoring")))
     assert error in str(caught.value)
 
 
 def test_the_same_scorer_twice_counts_twice_under_two_names() -> None:
     async def grade() -> Score:
         scorers = [{"use": PATIENT}, {"use": PATIENT, "seconds": 0.01}]
-        ensemble = make_ensemble(ScoringKeys(scorers=scorers), on_replaced=lambda: None)
-        return await ensemble(Answer(text="x", prompt="", reference=None, finish="stop"))
+        ensemble = make_ensemble(ScoringKeys(scorers=scorers), numbers=Numbers(Metrics("scoring")))
+        await ensemble.start()
+        score = await ensemble(Answer(text="x", prompt="", reference=None, finish="stop"))
+        await ensemble.close()
+        return score
 
     score = asyncio.run(grade())
-    assert score.parts == {f"{PATIENT}/1": 1.0, f"{PATIENT}#2/1": 1.0}
+    assert [name.partition("/")[0] for name in score.parts] == [PATIENT, f"{PATIENT}#2"]
+    assert [*score.parts.values()] == [1.0, 1.0]
     assert score.reward == 2.0
 
 
 def test_a_sum_beyond_all_numbers_is_a_bad_verdict() -> None:
     async def grade() -> Score:
         spec = {"use": "strangers:Scaled", "factor": 1.7e308}
-        ensemble = make_ensemble(ScoringKeys(scorers=[spec, spec]), on_replaced=lambda: None)
+        ensemble = make_ensemble(
+            ScoringKeys(scorers=[spec, spec]), numbers=Numbers(Metrics("scoring"))
+        )
         await ensemble.start()
         score = await ensemble(Answer(text="x", prompt="", reference=None, finish="stop"))
         await ensemble.close()

@@ -86,7 +86,7 @@ def test_a_teacher_reaches_the_trainer_through_a_worker_and_the_bus(
         assert score.outcome == 0.0, "shaping leaves the outcome alone"
         assert score.reward == pytest.approx(-0.5 * (-5.0 - sum(own)), abs=1e-3)
         exact, teacher, _ = score.scorer.split("+")
-        assert exact == "exact/1" and teacher.startswith(f"teacher/{MODEL}@")
+        assert exact.startswith("exact/") and teacher.startswith(f"teacher/{MODEL}@")
 
 
 def test_a_model_with_other_tokens_is_refused_with_both_sides(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ from msgspec.structs import replace
 
 from pipeline.errors import SluiceError
 from pipeline.messages import Group, Kept, Teaching
+from pipeline.recorded import file_of
 from services.training import batch
 from services.training.briefs import brief
-from services.training.cargo import Cargo, file_of
+from services.training.cargo import Cargo
 from services.training.planned import Imitated
 from services.training.records import Records, plan
 from services.training.shares import made, share

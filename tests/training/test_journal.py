@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ def test_a_line_that_was_cut_is_dropped_and_written_over(tmp_path: Path) -> None
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(LINE + b'{"batch": 2, "st' + bytes(400))
     journal = Journal(tmp_path, save_nothing)
-    assert (journal.last_batch, [*journal.rewards()]) == (1, [(1, 0.5)])
+    assert (journal.last_batch, [*journal.lines()]) == (1, [json.loads(LINE)])
     journal.close()
     assert path.read_bytes() == LINE
 

@@ -67,6 +67,7 @@ WITH_TORCH = {
     "services.inference.evaluation",
     "services.inference.grading",
     "services.keep.export",
+    "services.scoring.scorers.reward_model",
     "services.scoring.scorers.teacher",
     "services.training.advantages",
     "services.training.backends.configuration",
@@ -118,13 +119,21 @@ WITH_TOKENIZER = {
     "services.inference.openai.tasks",
     "services.prompting.build",
     "services.scoring.build",
+    "services.scoring.rescore",
+    "services.scoring.scorers.reading",
 }
 """Those that import transformers, which loads torch once it is asked for a model."""
 
 WITH_OTHERS = {"services.training.sinks.tensorboard", "services.training.sinks.wandb"}
 """Those that import what the extra `dev` does not bring."""
 
-BY_NAME = {"services.cli", "services.process", "pipeline.plugins", "pipeline.model.likeness"}
+BY_NAME = {
+    "pipeline.model.likeness",
+    "pipeline.plugins",
+    "services.cli",
+    "services.process",
+    "services.scoring.scorers.code.inside.check",  # in a sandbox, what the task's tests name
+}
 """They import what a user chose, by its name."""
 
 OWNERS = {"run", "_run", "settings"}

@@ -134,7 +134,8 @@ def test_a_penalty_that_an_empty_answer_would_get_is_refused() -> None:
     [
         (OVERLONG, True),
         (OVERLONG | {"weight": -1.0}, False),
-        (OVERLONG | {"gate": True}, False),
+        (OVERLONG | {"shadow": True}, False),
+        ({"use": "reward_model", "path": "model"}, True),
         ({"use": "kl_penalty", "path": "model", "weight": -1.0}, True),
         ({"use": "math", "weight": -0.5}, True),
         ({"use": "math", "weight": 0.5}, False),

@@ -17,7 +17,7 @@ from grafana.build import dashboards
 from pipeline.ledger import FATES, FLAWS, GENERATED, Sum
 from pipeline.messages import Beat, Completion, Score, Span
 from pipeline.metrics import Metrics
-from pipeline.protocols import Device, Flip, StagingCost, StepTimes
+from pipeline.protocols import Device, Flip, StagingCost, StepTimes, Verdict
 from pipeline.watch import SERVICES, Places, Seen, Server, Snapshot, State
 from services.inference.metrics import Numbers as InferenceNumbers
 from services.prompting.metrics import Numbers as PromptingNumbers
@@ -30,9 +30,16 @@ from services.training.starvation import BYS
 UNITS = {
     "seconds", "bytes", "ratio", "nats", "tokens", "members", "sequences", "groups", "steps",
     "flips", "errors", "refusals", "workers", "leases", "processes", "letters", "lines",
-    "requests",
+    "requests", "verdicts", "faults", "retries", "changes", "differences",
 }  # fmt: skip
-WITHOUT_UNIT = {"reward", "learning_rate", "grad_norm", "version", "canary_version"}
+WITHOUT_UNIT = {
+    "reward",
+    "shadow_reward",
+    "learning_rate",
+    "grad_norm",
+    "version",
+    "canary_version",
+}
 MAKES = {"counter", "counter_by", "gauge", "gauge_by", "histogram"}
 WRITES = {"inc", "set", "observe", "set_function"}
 RUN_METRICS = "services.training.run_metrics"
@@ -197,6 +204,8 @@ def scoring(metrics: Metrics, dice: random.Random) -> None:
         reward = dice.choice((None, dice.gauss(0, 3)))
         numbers.settled([Score(reward=reward, scorer=f"judge/{number}")])
         numbers.errors.labels(reason=f"raised by {number}").inc()
+        verdict = Verdict(reward=0.0, reason=f"because of {number // 7}")
+        numbers.judged(f"scorer {number % 7}", verdict)
 
 
 COUNTED = ("groups", "members", "members_spanning", "tokens")
@@ -214,6 +223,7 @@ def training(metrics: Metrics, dice: random.Random) -> None:
             | {"refused_lengths": [(r, dice.choice(BUCKETS), 1) for r in reasons]}
             | {"lag_tokens": [(dice.randrange(100), 5)]}
             | {"least_share": {by: dice.random() for by in BYS}}
+            | {"gaming": {"length": dice.random()}, "shadow": {}}
             | {"by_lag": {dice.choice((*LAG_BUCKETS, str(number))): {"ess": dice.random()}}}
         )
 

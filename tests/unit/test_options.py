@@ -127,6 +127,12 @@ def test_the_data_of_an_evaluation_is_a_part_too() -> None:
         check_options(run)
 
 
+def test_a_key_that_stands_beside_any_scorer_is_named_where_it_is_misspelt() -> None:
+    run = run_with("scoring.scorers", {"use": "exact", "weigth": 2.0})
+    with pytest.raises(ConfigError, match=r"\[1\]\.weigth = 2\.0: .* did you mean 'weight'"):
+        check_options(run)
+
+
 def test_the_line_is_the_one_that_the_part_itself_would_be_refused_with() -> None:
     spec = {"use": "ppo", "clip": 0.1}
     lines = []

@@ -79,7 +79,7 @@ def test_exact_compares_text_with_the_reference(
     text: str, reference: object, reward: float
 ) -> None:
     answer = Answer(text=text, prompt="", reference=reference, finish="stop")
-    assert exact(answer) == Verdict(reward=reward)
+    assert exact(answer).reward == reward
 
 
 def test_a_scorer_is_shown_what_the_policy_read_and_wrote() -> None:
@@ -151,6 +151,11 @@ def test_weight_and_gate_are_no_scorers_options() -> None:
         ({"use": "a", "gate": True, "weight": 1.0}, "scoring.scorers[1].gate = True: of weight,"),
         ({"use": "a", "gate": True, "shadow": True}, "scoring.scorers[1].shadow = True: of weight"),
         ({"use": "a", "concurrency": 0}, "scoring.scorers[1].concurrency = 0: Expected `int` >= 1"),
+        ({"use": "a", "timeout_seconds": float("inf")}, "scoring.scorers[1].timeout_seconds = inf"),
+        ({"use": "a", "golden": ""}, "scoring.scorers[1].golden = '': Expected `str` of length"),
+        ({"use": "teacher", "gate": True}, "scoring.scorers[1].gate = True: teacher gives 0 to"),
+        ({"use": "overlong", "gate": True}, "scoring.scorers[1].gate = True: overlong gives 0 to"),
+        ({"use": "teacher", "shadow": True}, "scoring.scorers[1].shadow = True: of a teacher in"),
     ],
 )
 def test_a_wrong_weight_or_gate_is_refused_by_its_place(spec: dict[str, Any], line: str) -> None:
@@ -186,3 +191,10 @@ def test_behind_one_that_grades_it_shapes_and_a_teacher_may_be_alone(specs: list
 def test_gates_alone_are_no_reward() -> None:
     with pytest.raises(ConfigError, match="every scorer is a gate"):
         terms([{"use": "a", "gate": True}])
+
+
+def test_weights_of_0_alone_are_no_reward() -> None:
+    nothing = {"use": "a", "weight": 0.0}
+    with pytest.raises(ConfigError, match="every weight is 0, and so is every reward"):
+        terms([nothing, {"use": "b", "gate": True}])
+    assert len(terms([nothing, "b"])) == len(terms([nothing, "teacher"])) == 2

@@ -145,6 +145,13 @@ def test_no_disk_is_a_trouble() -> None:
         assert troubles(look(*ALL[:3], trainer)) == []
 
 
+def test_golden_verdicts_that_have_changed_are_a_trouble_until_they_heal() -> None:
+    for differ, told in ((2, ["scoring-1 gives 2 golden answers another verdict than expected"]),
+                         (0, [])):  # fmt: skip
+        scorer = process("scoring-1", gauges={"golden_differences": differ})
+        assert troubles(look(*ALL, scorer)) == told
+
+
 def test_a_server_that_is_full_or_refuses_writes_is_a_trouble() -> None:
     full = Server(used_bytes=76_000_000, limit_bytes=100_000_000)
     sentence = "Redis is full: 76 MB of 100 MB are used, and beyond 75% nothing is admitted"

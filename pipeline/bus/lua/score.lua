@@ -17,6 +17,7 @@ if lacks_pieces(blob) then return 'missing' end
 settle_ticket('completions', entry)
 if kind == 'error' then
   fail_member(gid, m, status, 'scorer_error', value)
+  dead_letter('completions', gid, m, boot, value)
 else
   redis.call('HSET', hash_of(gid), 'r:' .. m, value, 'm:' .. m, 'scored')
   claim(gid, 'r:' .. m, blob)

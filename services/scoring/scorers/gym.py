@@ -10,6 +10,8 @@ import msgspec
 import reasoning_gym
 
 from pipeline.protocols import Answer, Verdict
+from services.scoring.scorers.places import behind_reasoning
+from services.scoring.scorers.reasons import NoAnswer, Why, verdict
 from services.scoring.scorers.text import compiled, last
 
 TAGGED = r"(?s)<answer>(.*?)</answer>"
@@ -20,7 +22,8 @@ class ReasoningGym:
 
     The reference is the task's entry, as the data set `reasoning_gym` gives it. The answer is the
     last match of `extract`, or its first group where it has one: by default what stands between
-    <answer> and </answer>; empty, the whole text. A text without a match is worth 0.
+    <answer> and </answer>; empty, the whole text. Only what follows the reasoning is looked at. A
+    text without a match is worth 0.
     """
 
     version = reasoning_gym.__version__
@@ -31,13 +34,17 @@ class ReasoningGym:
 
     def __call__(self, answer: Answer) -> Verdict:
         """Raises whatever its verdict does, and for a reference that is no entry."""
-        found = self._found(answer.text)
+        try:
+            found = self._found(behind_reasoning(answer.text, answer.prompt))
+        except NoAnswer as nothing:
+            return verdict(nothing.why)
         if not found:
-            return Verdict(reward=0.0)
+            return verdict(Why.NO_ANSWER)
         entry = answer.reference
         name = entry["metadata"]["source_dataset"]
         score = float(_score(name, msgspec.json.encode(entry.get("args", {})))(found, entry))
-        return Verdict(reward=score, outcome=float(score >= 1.0))
+        full = score >= 1.0
+        return Verdict(reward=score, outcome=float(full), reason=Why.RIGHT if full else Why.WRONG)
 
     def _found(self, text: str) -> str | None:
         if self._extract is None:

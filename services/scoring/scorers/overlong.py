@@ -7,6 +7,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from pipeline.protocols import Answer, Verdict
+from services.scoring.scorers.reasons import Why
 
 
 def overlong(answer: Answer, *, cache: Annotated[int, Meta(ge=1)]) -> Verdict:
@@ -18,4 +19,6 @@ def overlong(answer: Answer, *, cache: Annotated[int, Meta(ge=1)]) -> Verdict:
     if answer.max_tokens < 1:
         raise ValueError("it is not known how long the answer could be")
     over = len(answer.ids) - (answer.max_tokens - cache)
-    return Verdict(reward=-min(1.0, max(0.0, over / cache)), outcome=0.0)
+    if over <= 0:
+        return Verdict(reward=0.0, outcome=0.0)
+    return Verdict(reward=-min(1.0, over / cache), outcome=0.0, reason=Why.TOO_LONG)

@@ -285,6 +285,7 @@ def score(
     w.settle("completions", w.numbered("completions", ticket))
     if error:
         fail_member(w, g, m, "scorer_error", "why")
+        w.letters.append(("completions", group, str(m), boot))
     else:
         g.members[m].status = "scored"
         g.members[m].outcome = outcome

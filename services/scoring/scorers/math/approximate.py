@@ -21,6 +21,9 @@ from services.scoring.scorers.math.limits import (
 )
 from services.scoring.scorers.math.trees import Num, Sym, Tree
 
+SATURATED = 150
+"""Beyond it, tanh differs from 1 behind all the digits that are looked at."""
+
 Real = Any
 """A number of mpmath, which has no types: real or complex."""
 
@@ -102,8 +105,8 @@ def _function(name: str) -> Callable[..., Real]:
     return lambda _, *values: getattr(NUMBERS, name)(*values)
 
 
-def _of_small(name: str) -> Callable[..., Real]:
-    return lambda _, value: getattr(NUMBERS, name)(_small(value))
+def _of_small(name: str, bound: int = MAGNITUDE) -> Callable[..., Real]:
+    return lambda _, value: getattr(NUMBERS, name)(_small(value, bound))
 
 
 _APPROXIMATE: dict[str, Callable[..., Real]] = {
@@ -133,4 +136,5 @@ _APPROXIMATE: dict[str, Callable[..., Real]] = {
 """`log` without a base is in one that nobody knows: log 8 = 3 log 2, and it equals no number."""
 
 _APPROXIMATE |= {name: _function(name) for name in ("sin", "cos", "tan", "cot", "sec", "csc", "ln")}
-_APPROXIMATE |= {name: _of_small(name) for name in ("exp", "sinh", "cosh", "tanh", "coth")}
+_APPROXIMATE |= {name: _of_small(name) for name in ("exp", "sinh", "cosh")}
+_APPROXIMATE |= {name: _of_small(name, SATURATED) for name in ("tanh", "coth")}

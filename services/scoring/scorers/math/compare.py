@@ -13,6 +13,7 @@ from typing import NamedTuple
 from services.scoring.scorers.math.equality import equal, proportional
 from services.scoring.scorers.math.kinds import (
     Bracketed,
+    Choice,
     Collection,
     Dots,
     Equation,
@@ -26,13 +27,15 @@ from services.scoring.scorers.math.kinds import (
     Quantity,
     Ratio,
     Reals,
+    Text,
     Value,
 )
 from services.scoring.scorers.math.limits import NotUnderstood
+from services.scoring.scorers.math.names import apart, as_relation, is_same_name, one_by_one
 from services.scoring.scorers.math.numbers import same_number
 from services.scoring.scorers.math.policies import Policies
 from services.scoring.scorers.math.reals import as_reals
-from services.scoring.scorers.math.trees import ONE, OO, Apply, Num, Sym, Tree, minus
+from services.scoring.scorers.math.trees import ONE, Apply, Num, Sym, Tree
 
 
 class Reference(NamedTuple):
@@ -62,6 +65,8 @@ class _Comparison:
         self._policies = policies
 
     def same(self, a: Value, b: Value) -> bool:
+        if isinstance(a, Choice) or isinstance(b, Choice):
+            return self._choice(a, b)
         if isinstance(a, Named) or isinstance(b, Named):
             return self._named(a, b)
         if isinstance(a, Reals) or isinstance(b, Reals):
@@ -69,6 +74,17 @@ class _Comparison:
         if type(a) is type(b):
             return self._alike(a, b)
         return self._unlike(a, b)
+
+    def _choice(self, a: Value, b: Value) -> bool:
+        """By the letter, and by what it stands for where that is said on both sides."""
+        match a, b:
+            case Choice(letter, one), Choice(other, given):
+                return letter == other and self.same(one, given)
+            case Choice(letter, one), value:
+                return _is_letter(value, letter) or self.same(one, value)
+            case value, Choice(letter, one):
+                return _is_letter(value, letter) or self.same(value, one)
+        return False
 
     def _alike(self, a: Value, b: Value) -> bool:
         match a, b:
@@ -92,6 +108,8 @@ class _Comparison:
             case Bracketed() as one, Bracketed() as other:
                 return _brackets(one) == _brackets(other) and self._in_order(one.items, other.items)
             case Listing(ones), Listing(others):
+                if apart(ones) != apart(others):
+                    return False
                 is_ordered = Dots() in (*ones, *others)
                 return (self._in_order if is_ordered else self._unordered)(ones, others)
             case Collection(ones), Collection(others):
@@ -155,8 +173,12 @@ class _Comparison:
 
     def _named(self, a: Value, b: Value) -> bool:
         """A name that only one of the two says is no matter; two that differ are one equation."""
-        if isinstance(a, Named) and isinstance(b, Named) and a.name == b.name:
+        if isinstance(a, Named) and isinstance(b, Named) and is_same_name(a.name, b.name):
             return self.same(a.value, b.value)
+        if isinstance(a, Listing) or isinstance(b, Listing):
+            a, b = one_by_one(a), one_by_one(b)
+            if not (isinstance(a, Named) or isinstance(b, Named)):
+                return self.same(a, b)
         if not (isinstance(a, Named) and isinstance(b, Named)):
             if isinstance(a, Equation | Inequality) or isinstance(b, Equation | Inequality):
                 return self._relations(a, b)
@@ -164,7 +186,7 @@ class _Comparison:
         return self._relations(a, b)
 
     def _relations(self, a: Value, b: Value) -> bool:
-        relations = [_relation(value) for value in (a, b)]
+        relations = [as_relation(value) for value in (a, b)]
         return type(relations[0]) is type(relations[1]) and self._alike(*relations)
 
     def _reals(self, a: Value, b: Value) -> bool:
@@ -184,6 +206,10 @@ class _Comparison:
         )
 
 
+def _is_letter(value: Value, letter: str) -> bool:
+    return value == Expression(Sym(letter)) or value == Text((letter.lower(),))
+
+
 def _ops(*trees: Tree) -> set[str]:
     """The names of the outermost constants, below a minus."""
     inner = [t.args[0] if isinstance(t, Apply) and t.op == "neg" else t for t in trees]
@@ -199,19 +225,3 @@ def _times(tree: Tree, factor: Fraction) -> Tree:
     if isinstance(tree, Num) and tree.base == 10:
         return Num(tree.value * factor)
     return Apply("*", (tree, Num(factor)))
-
-
-def _relation(value: Value) -> Value:
-    """x = 5 as x - 5 = 0, x > 3 as x - 3 > 0; all else as it is."""
-    match value:
-        case Named(name, Expression(tree)) if len(name) == 1:
-            return Equation(_minus(Sym(name), tree))
-        case Named(name, Reals((Piece(low, closed, high, _),))) if high == OO and low != minus(OO):
-            return Inequality(_minus(Sym(name), low), closed)
-        case Named(name, Reals((Piece(low, _, high, closed),))) if low == minus(OO) and high != OO:
-            return Inequality(_minus(high, Sym(name)), closed)
-    return value
-
-
-def _minus(one: Tree, other: Tree) -> Tree:
-    return Apply("+", (one, minus(other)))

@@ -7,13 +7,12 @@ does not count, so that variables under a root are positive.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from fractions import Fraction
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 from services.scoring.scorers.math.approximate import NUMBERS, Real, approximate, number
+from services.scoring.scorers.math.choices import LEAST, seen
 from services.scoring.scorers.math.exact import At, Inexact, exact
 from services.scoring.scorers.math.limits import MAGNITUDE, Purse, TooLarge, Undefined
 from services.scoring.scorers.math.trees import Num, Tree, names, uses
@@ -23,14 +22,6 @@ DIGITS_FIRST, DIGITS_THEN, SPARE = 50, 200, 25
 
 NARROW = 6
 """Powers of ten: what has larger and smaller numbers in it may lose more on the way."""
-
-POSITIVE = 2
-NEGATIVE: tuple[Callable[[int], bool], ...] = (
-    lambda _: True,
-    lambda number: number % 2 == 0,
-    lambda number: number % 2 == 1,
-)
-"""First choices of positive variables; then which of them, by number, are negative."""
 
 
 class Incomparable(Exception):
@@ -55,14 +46,14 @@ def equal(one: Tree, other: Tree) -> bool:
     """Raises TooLarge or Undefined where one of them has no value."""
     if one == other:
         return True
-    variables = sorted(names(one) | names(other))
-    if not variables:
+    if not names(one) | names(other):
         return _same_at(one, other, {}, real_only=False)
     is_complex = uses(one, "i") or uses(other, "i")
-    return all(
-        _same_at(one, other, at, real_only=number >= POSITIVE and not is_complex)
-        for number, at in enumerate(_choices(variables))
-    )
+
+    def same(at: At, number: int) -> bool:
+        return _same_at(one, other, at, real_only=number >= LEAST and not is_complex)
+
+    return all(seen(one, other, same))
 
 
 def order(one: Tree, other: Tree) -> int:
@@ -72,20 +63,23 @@ def order(one: Tree, other: Tree) -> int:
     try:
         if _same_at(one, other, {}, real_only=False):
             return 0
-        found = _both(one, other, {}, DIGITS_THEN)
+        found = _both(one, other, {}, DIGITS_FIRST)
+        if found.close or found.spread > NARROW:
+            found = _both(one, other, {}, DIGITS_THEN)
     except (Undefined, TooLarge) as exc:
         raise Incomparable(str(exc)) from exc
     if not found.is_real or found.left == found.right:
         raise Incomparable("it is not real, or too close to tell")
-    return -1 if found.left < found.right else 1
+    return -1 if NUMBERS.re(found.left) < NUMBERS.re(found.right) else 1
 
 
 def proportional(one: Tree, other: Tree, *, positive: bool = False) -> bool:
     """Whether one is the other times a constant that is not 0; `positive`: that is above 0."""
-    ratios = [*_ratios(one, other, sorted(names(one) | names(other)))]
-    if len(ratios) < POSITIVE:
+    found = [*seen(one, other, partial(_ratio, one, other))]
+    ratios = [ratio for ratio in found if ratio is not None]
+    if len(ratios) < LEAST or not all(ratios):
         return False
-    if positive and (NUMBERS.im(ratios[0]) or ratios[0] <= 0):
+    if positive and (NUMBERS.im(ratios[0]) or NUMBERS.re(ratios[0]) <= 0):
         return False
     first = ratios[0]
     if all(isinstance(ratio, Fraction) for ratio in ratios):
@@ -132,10 +126,9 @@ def _agree(one: Tree, other: Tree, at: At, *, real_only: bool = False) -> bool:
 
 def _both(one: Tree, other: Tree, at: At, digits: int) -> Both:
     """Raises TooLarge where they go on between numbers that are too far apart."""
-    purses = Purse(), Purse()
     with NUMBERS.workdps(digits):
-        left, right = approximate(one, at, purses[0]), approximate(other, at, purses[1])
-        bits = max(purse.spread for purse in purses)
+        (left, first), (right, second) = (_worth(tree, at, digits) for tree in (one, other))
+        bits = max(first, second)
         if digits == DIGITS_FIRST and bits > MAGNITUDE:
             raise TooLarge("numbers too far apart")
         spread = bits * 3 // 10
@@ -145,25 +138,26 @@ def _both(one: Tree, other: Tree, at: At, digits: int) -> Both:
         return Both(left, right, spread, bool(close))
 
 
-def _ratios(one: Tree, other: Tree, variables: Sequence[str]) -> Iterator[Fraction | Real]:
-    for at in _choices(variables):
-        with suppress(Undefined):
-            try:
-                values = exact(one, at, Purse()), exact(other, at, Purse())
-            except Inexact:
-                values = _both(one, other, at, DIGITS_THEN)[:2]
-            with NUMBERS.workdps(DIGITS_THEN):
-                if all(values):
-                    yield values[0] / values[1]
+def _worth(tree: Tree, at: At, digits: int) -> tuple[Real, int]:
+    """And the powers of two on the way. That of a number without variables is kept for a while."""
+    if not at:
+        return _constant(tree, digits)
+    purse = Purse()
+    return approximate(tree, at, purse), purse.spread
 
 
-def _choices(variables: Sequence[str]) -> Iterator[At]:
-    """Between .3 and 2.7, so that e^(x^3) is in range; the same ones on every machine."""
-    rng = random.Random(len(variables))
-    signs: list[Callable[[int], bool]] = [lambda _: False] * POSITIVE
-    for is_negative in (*signs, *NEGATIVE):
-        yield {
-            name: Fraction(rng.randint(3 * 10**8, 27 * 10**8), 10**9 + 7)
-            * (-1 if is_negative(number) else 1)
-            for number, name in enumerate(variables)
-        }
+@lru_cache(maxsize=256)
+def _constant(tree: Tree, digits: int) -> tuple[Real, int]:
+    """Members of lists and sets are compared with each other, each many times."""
+    purse = Purse()
+    return approximate(tree, {}, purse), purse.spread
+
+
+def _ratio(one: Tree, other: Tree, at: At, _: int) -> Fraction | Real | None:
+    """None where both are 0, and 0 where one is."""
+    try:
+        values = exact(one, at, Purse()), exact(other, at, Purse())
+    except Inexact:
+        values = _both(one, other, at, DIGITS_THEN)[:2]
+    with NUMBERS.workdps(DIGITS_THEN):
+        return values[0] / values[1] if all(values) else Fraction(0) if any(values) else None

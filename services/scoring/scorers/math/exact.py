@@ -39,7 +39,7 @@ def _paid(value: Fraction, purse: Purse) -> Fraction:
 
 def _whole(value: Fraction) -> int:
     if value.denominator != 1:
-        raise Inexact(f"{value} is no whole number")
+        raise Inexact("it is no whole number")
     return value.numerator
 
 
@@ -81,7 +81,7 @@ def _root(purse: Purse, degree: Fraction, value: Fraction) -> Fraction:
 
 def _whole_root(value: int, order: int) -> int:
     """By Newton's method; raises Inexact where there is none."""
-    if order == 2:
+    if order == 2 or value < 2:
         root = math.isqrt(value)
     else:
         root = 1 << -(-value.bit_length() // order)

@@ -12,7 +12,7 @@ from fractions import Fraction
 
 from services.scoring.scorers.math.limits import NESTING, NotUnderstood
 from services.scoring.scorers.math.numerals import base_of, is_fraction, is_whole, mixed, number
-from services.scoring.scorers.math.tokens import Token
+from services.scoring.scorers.math.tokens import FRACTION, Token
 from services.scoring.scorers.math.trees import ONE, TEN, Apply, Num, Sym, Tree, minus
 
 END = Token("end", "")
@@ -20,13 +20,13 @@ STARTS = ("name", "const", "fn", "word", "field")
 OPENS = {"(": ")", "[": "]", "{": "}", "⌊": "⌋", "⌈": "⌉"}
 MANY = ("gcd", "lcm", "min", "max")
 INVERSES = {name: f"arc{name}" for name in ("sin", "cos", "tan")}
-DEGREE, FRACTION = Token("op", "°"), Token("fn", "frac")
+DEGREE = Token("op", "°")
 
 
 def expression(tokens: Sequence[Token]) -> Tree:
     """Raises NotUnderstood, or TooLarge for a number of too many digits."""
     parser = _Parser(tokens)
-    tree = parser.sum()
+    tree = parser.whole()
     if parser.next != END:
         raise NotUnderstood(f"it ends at {parser.next.text}")
     return tree
@@ -37,6 +37,8 @@ class _Parser:
 
     def __init__(self, tokens: Sequence[Token]) -> None:
         self._tokens, self._place, self._depth = tokens, 0, 0
+        self._ended = -1
+        """Where a power or a factorial ended: a number behind it is a factor."""
 
     @property
     def next(self) -> Token:
@@ -53,6 +55,16 @@ class _Parser:
     def _expect(self, text: str) -> None:
         if self._step().text != text:
             raise NotUnderstood(f"{text} is missing")
+
+    def whole(self) -> Tree:
+        """A sum, or one over another, as TeX has it between braces."""
+        tree = self.sum()
+        if not self._at("over", "choose"):
+            return tree
+        sign, below = self._step().text, self.sum()
+        if sign == "choose":
+            return Apply("binom", (tree, below))
+        return _product_of([tree, Apply("inv", (below,))])
 
     def sum(self) -> Tree:
         terms = [self._signed(self._product)]
@@ -105,15 +117,16 @@ class _Parser:
 
     def _starts(self) -> bool:
         """Whether a factor follows without a sign; a number does not, since 2 3 is no product."""
-        if self.next.kind == "num":
+        if self.next.kind == "num" and self._place != self._ended:
             raise NotUnderstood("a number follows without a sign")
-        return self.next.kind in STARTS or self._at("(", "[", "{", "⌊", "⌈")
+        return self.next.kind in ("num", *STARTS) or self._at("(", "[", "{", "⌊", "⌈")
 
     def _power(self) -> Tree:
         tree = self._postfix(self._atom())
         if self._at("^"):
             self._step()
             tree = Apply("^", (tree, self._exponent()))
+            self._ended = self._place
             if self._at("^"):
                 raise NotUnderstood("a power of a power without brackets")
             tree = self._postfix(tree)
@@ -123,6 +136,7 @@ class _Parser:
         if self._at("!"):
             self._step()
             tree = Apply("!", (tree,))
+            self._ended = self._place
             if self._at("!"):
                 raise NotUnderstood("!! has two meanings")
         if self.next == DEGREE:
@@ -158,7 +172,10 @@ class _Parser:
         raise NotUnderstood(f"{token.text or 'the end'} where a number could stand")
 
     def _enclosed(self, opening: str) -> Tree:
-        tree = self.sum()
+        if self._kinds(3) == ["num", ")", "_"]:
+            text, _ = self._step().text, self._step()
+            return self._based(text)
+        tree = self.whole()
         wrapped = {"⌊": Apply("floor", (tree,)), "⌈": Apply("ceil", (tree,))}.get(opening, tree)
         return self._closed(wrapped, OPENS[opening])
 
@@ -251,7 +268,14 @@ class _Parser:
         self._step()
         if name != "log":
             raise NotUnderstood(f"a subscript of {name}")
-        return self._argument() if self.next.kind != "num" else number(self._step().text)
+        if self.next.kind != "num" or not self._has_operand(1):
+            return self._argument()
+        return number(self._step().text)
+
+    def _has_operand(self, further: int) -> bool:
+        """Whether so many tokens further on something begins: \\log_10 x is no \\log_1 of 0x."""
+        token = [*self._tokens[self._place + further :], END][0]
+        return token.kind in ("num", *STARTS) or token.text in ("(", "[", "{", "|", "⌊", "⌈")
 
     def _arguments(self, name: str) -> list[Tree]:
         if not self._at("(", "{") or (self._at("{") and name in MANY):

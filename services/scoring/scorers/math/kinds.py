@@ -79,6 +79,13 @@ class Matrix(NamedTuple):
     rows: tuple[tuple[Tree, ...], ...]
 
 
+class Choice(NamedTuple):
+    """One of several that are offered, and what stands there: (C) 42."""
+
+    letter: str
+    value: Value
+
+
 class Named(NamedTuple):
     """x = 5, f(x) = 2x, D = (0, 1), x in [0, 1): a value, and what is said to have it."""
 
@@ -116,6 +123,7 @@ Value = (
     | Dots
     | Collection
     | Matrix
+    | Choice
     | Named
     | Equation
     | Inequality

@@ -35,6 +35,18 @@ def as_reals(value: Value) -> Reals:
     raise NotUnderstood("it is no set of numbers")
 
 
+def is_punctured(reals: Reals) -> bool:
+    """Whether it is everything but some points."""
+    ends = [(piece.low, piece.low_closed, piece.high, piece.high_closed) for piece in reals.pieces]
+    lows, highs = [end[:2] for end in ends], [end[2:] for end in ends]
+    return (
+        len(ends) > 1
+        and highs[-1] == (OO, False)
+        and lows[0][0] == minus(OO)
+        and (lows[1:] == highs[:-1])
+    )
+
+
 def united(pieces: Iterable[Piece]) -> Reals:
     """Apart and in order; raises NotUnderstood for an interval without a number in it."""
     known = [*pieces]

@@ -12,6 +12,7 @@ from services.scoring.scorers.math.kinds import (
     Equation,
     Expression,
     Inequality,
+    Listing,
     Named,
     Piece,
     Reals,
@@ -26,7 +27,9 @@ from services.scoring.scorers.math.trees import OO, Apply, Sym, Tree, minus, nam
 LONGEST_CHAIN = 8
 TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 CALLED = frozenset("fghpquvwyABCEFGHLMNPQRSTVX")
-READ_AS_NAMES = ("angle", "triangle", "measuredangle")
+READ_AS_NAMES = ("angle", "triangle", "measuredangle", "overline", "widehat", "overrightarrow")
+
+DRAWN = (*READ_AS_NAMES, "{", "}", "|")
 
 Read = Callable[[Tokens], Value]
 
@@ -78,6 +81,8 @@ def _equated(parts: Sequence[Tokens], read: Read) -> Value:
     name = _name(parts[0])
     if not name and len(parts) == 2 and _name(parts[1]):
         parts, name = parts[::-1], _name(parts[1])
+    if len(parts) > 2 and all(called := [_name(part) for part in parts[:-1]]):
+        return Listing(tuple(named(name, read(parts[-1])) for name in called))
     if name and not _uses(parts[1:], name):
         return named(name, _agreed(parts[1:], read))
     if len(parts) == 2 and (difference := _difference(*parts)) and names(difference):
@@ -110,15 +115,28 @@ def _name(tokens: Tokens) -> str:
     first = tokens[0] if tokens else Token("", "")
     if kinds and all(kind in ("word", "sep") for kind in kinds):
         return text.lower()
-    if first.kind == "cmd" and first.text in READ_AS_NAMES and set(kinds[1:]) == {"name"}:
-        return text
-    if len(tokens) > 1 and set(kinds) == {"name"} and text.isupper():
+    if len(tokens) > 1 and _is_figure(tokens):
         return text
     if first.kind == "name" and (len(tokens) == 1 or _is_subscript(tokens[1:])):
         return text
     if first.kind == "name" and first.text in CALLED and _is_called(tokens[1:]):
         return text
     return text if first.text == "(" and _is_names(tokens) else ""
+
+
+def _is_figure(tokens: Tokens) -> bool:
+    """AB, |AB|, an angle or a triangle: capital letters with what is drawn around them."""
+    letters = [token.text for token in tokens if token.kind == "name"]
+    signs = [t for t in tokens if t.kind != "name" and t.text not in DRAWN]
+    if letters[:1] == ["m"] and tokens[1].kind == "cmd":
+        letters = letters[1:]
+    bars = sum(token.text == "|" for token in tokens)
+    return (
+        not signs
+        and bars in (0, 2)
+        and bool(letters)
+        and all(letter.isupper() for letter in letters)
+    )
 
 
 def _is_names(tokens: Tokens) -> bool:
@@ -163,7 +181,8 @@ def _contained(left: Side, right: Side, *, read: Read) -> Value:
             raise NotUnderstood("what it is unequal to is no number")
         point = Piece(value.tree, True, value.tree, True)
         return Named(name, without(ALL, Reals((point,))))
-    return Named(name, value if isinstance(value, Collection) else as_reals(value))
+    is_known = isinstance(value, Collection) or right.tokens[0].kind == "field"
+    return Named(name, value if is_known else as_reals(value))
 
 
 def _ordered(found: Sequence[Side]) -> Value:

@@ -7,7 +7,6 @@ runs in has one nevertheless.
 from __future__ import annotations
 
 import functools
-import re
 from decimal import Decimal
 from math import isfinite
 from typing import Annotated, Any, NamedTuple
@@ -16,12 +15,10 @@ from msgspec import Meta
 
 from pipeline.errors import SluiceError
 from pipeline.protocols import Answer, Verdict
-from services.scoring.scorers.math.answers import NoAnswer, Why, answer_in, without_boxes
+from services.scoring.scorers.math.answers import answer_in, reference_in
 from services.scoring.scorers.math.compare import Given, Reference, agrees
-from services.scoring.scorers.math.kinds import Expression, Value
-from services.scoring.scorers.math.likeness import read_like
-from services.scoring.scorers.math.limits import NotUnderstood, TooLarge, Undefined
-from services.scoring.scorers.math.numerals import number
+from services.scoring.scorers.math.formulas import Formula, beside, formula_of
+from services.scoring.scorers.math.limits import TooLarge, Undefined
 from services.scoring.scorers.math.policies import (
     BasesPolicy,
     PercentPolicy,
@@ -29,15 +26,14 @@ from services.scoring.scorers.math.policies import (
     UnboxedPolicy,
     UnitsPolicy,
 )
-from services.scoring.scorers.math.reading import read
-from services.scoring.scorers.math.split import trimmed
-from services.scoring.scorers.math.tokens import Token, spelling, tokens
-from services.scoring.scorers.math.trees import minus
+from services.scoring.scorers.math.tokens import spelling
+from services.scoring.scorers.reasons import NoAnswer, Why, verdict
 
 CACHED = 1024
 """Formulas: members of a group have one reference, and many give the same answer."""
 
-PLAIN = re.compile(r"\s*(-?)(\d{1,200}(?:\.\d{1,200})?)\s*", re.ASCII)
+KEPT = 300
+"""Characters: a longer formula is read anew, for what is read of it takes 100 times as much."""
 
 EQUAL = (
     ("42", "42"),
@@ -74,22 +70,15 @@ class Graded(NamedTuple):
     answer: str = ""
 
 
-class Formula(NamedTuple):
-    """What was read: its tokens, and its value or why it has none."""
-
-    tokens: tuple[Token, ...]
-    value: Value | None
-    flaw: Why | None = None
-
-
 class Math:
     r"""1 where what stands in the last \boxed or \fbox of the text equals the reference, else 0.
 
     No box, or one that was cut off, is no answer; neither is anything within reasoning that was not
-    ended. The reference is a formula in LaTeX without a box around it.
+    ended. The reference is a formula in LaTeX, a number, or a text with the formula in its last box
+    or behind ####, as in a worked solution.
     """
 
-    version = "2"
+    version = "3"
 
     def __init__(
         self,
@@ -102,72 +91,51 @@ class Math:
     ) -> None:
         """Raises SluiceError where this installation gets one of the known pairs wrong."""
         self._policies = Policies(percent, rounding, bases, units, unboxed)
-        self._formula = functools.lru_cache(maxsize=CACHED)(_formula)
+        self._formula = functools.lru_cache(maxsize=CACHED)(formula_of)
         for pairs, wanted in ((EQUAL, True), (UNEQUAL, False)):
             for reference, formula in pairs:
                 if self.compare(reference=reference, formula=formula).right != wanted:
                     raise SluiceError(f"math {self.version} is wrong: {reference} and {formula}")
 
     def __call__(self, answer: Answer) -> Verdict:
-        """Raises ValueError for a reference that is empty."""
-        return Verdict(reward=float(self.grade(answer).right))
+        """Raises ValueError for a reference that is no formula."""
+        return verdict(self.grade(answer).why)
 
     def grade(self, answer: Answer) -> Graded:
-        """The verdict and its reason. Raises ValueError for a reference that is empty."""
-        reference = _written(answer.reference)
-        if not reference.strip(" \t\n$"):
-            raise ValueError("the reference is no formula: it is empty")
+        """The verdict and its reason. Raises ValueError for a reference that is no formula."""
+        reference = reference_in(_written(answer.reference))
         try:
-            found = answer_in(answer.text, prompt=answer.prompt, unboxed=self._policies.unboxed)
+            found = answer_in(answer, self._policies.unboxed)
         except NoAnswer as nothing:
             return Graded(False, nothing.why)
         return self.compare(reference=reference, formula=found)
 
     def compare(self, *, reference: str, formula: str) -> Graded:
         """Two formulas, neither in a box. What is written alike is right, understood or not."""
-        wanted, given = self._formula(without_boxes(reference)), self._formula(formula)
+        wanted, given = self._read(reference), self._read(formula)
         if wanted.tokens and spelling(wanted.tokens) == spelling(given.tokens):
             return Graded(True, Why.RIGHT, formula)
         if wanted.value is None or given.value is None:
             return Graded(False, given.flaw or wanted.flaw or Why.NOT_UNDERSTOOD, formula)
         try:
-            right = agrees(*_alike(wanted, given), self._policies)
+            pair = Reference(beside(wanted, given)), Given(beside(given, wanted))
+            right = agrees(*pair, self._policies)
         except TooLarge:
             return Graded(False, Why.TOO_LARGE, formula)
         except Undefined:
             return Graded(False, Why.NO_VALUE, formula)
         return Graded(right, Why.RIGHT if right else Why.WRONG, formula)
 
+    def _read(self, written: str) -> Formula:
+        return (self._formula if len(written) <= KEPT else formula_of)(written)
+
 
 def _written(reference: Any) -> str:
-    """As people write it: in 1e-07 the e would be a number of its own."""
+    """As people write it, not as 1e-07. Raises ValueError for what is neither text nor number."""
+    if isinstance(reference, list) and len(reference) == 1:
+        return _written(reference[0])
     if isinstance(reference, float) and isfinite(reference):
         return format(Decimal(repr(reference)), "f")
+    if not isinstance(reference, str | int):
+        raise ValueError(f"the reference is no formula: {str(reference)[:80]}")
     return str(reference)
-
-
-def _alike(wanted: Formula, given: Formula) -> tuple[Reference, Given]:
-    assert wanted.value is not None and given.value is not None, "both were read"
-    return (
-        Reference(read_like(given.value, wanted.value, wanted.tokens)),
-        Given(read_like(wanted.value, given.value, given.tokens)),
-    )
-
-
-def _formula(written: str) -> Formula:
-    """What is written, read; never raises."""
-    if plain := PLAIN.fullmatch(written):
-        value = number(plain[2])
-        signed = minus(value) if plain[1] else value
-        return Formula((Token("plain", plain[1] + plain[2]),), Expression(signed))
-    try:
-        found = tuple(trimmed(tokens(written)))
-    except NotUnderstood:
-        return Formula((Token("long", written),), None, Why.NOT_UNDERSTOOD)
-    try:
-        return Formula(found, read(found))
-    except NotUnderstood:
-        return Formula(found, None, Why.NOT_UNDERSTOOD)
-    except (TooLarge, Undefined) as exc:
-        why = Why.TOO_LARGE if isinstance(exc, TooLarge) else Why.NO_VALUE
-        return Formula(found, None, why)

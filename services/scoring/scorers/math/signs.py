@@ -8,10 +8,13 @@ UNICODE = {
     "±": r"\pm ", "∓": r"\mp ", "√": r"\sqrt ", "π": r"\pi ", "∞": r"\infty ", "°": r"\degree ",
     "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", "∪": r"\cup ", "∩": r"\cap ",
     "∈": r"\in ", "∅": r"\emptyset ", "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "…": r"\ldots ",
-    "²": "^{2}", "³": "^{3}", "½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}",
+    "ℕ": r"\mathbb{N}", "ℚ": r"\mathbb{Q}", "ℂ": r"\mathbb{C}", "≡": r"\equiv ", "∶": ":",
     "∖": r"\setminus ", "⟨": r"\langle ", "⟩": r"\rangle ", "θ": r"\theta ", "α": r"\alpha ",
-    "β": r"\beta ", "λ": r"\lambda ", "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\uff0c": ",",
+    "β": r"\beta ", "γ": r"\gamma ", "δ": r"\delta ", "λ": r"\lambda ", "μ": r"\mu ",
+    "ρ": r"\rho ", "σ": r"\sigma ", "φ": r"\phi ", "ω": r"\omega ", "Δ": r"\Delta ", "‐": "-",
+    "‑": "-", "∙": r"\cdot ", "⁄": "/", "、": ",", "或": " or ", "和": " and ", "且": " and ",
 }  # fmt: skip
+"""Signs beyond ASCII that mean something, before Unicode's own equivalents of the others."""
 _GREEK = (
     "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi"
     " rho sigma tau upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Sigma Phi Psi"
@@ -25,9 +28,13 @@ GREEK, FUNCTIONS = frozenset(_GREEK.split()), frozenset(_FUNCTIONS.split())
 CONSTANTS = {"pi": "pi", "infty": "oo", "infinity": "oo", "inf": "oo"}
 SAME = {
     "dfrac": "frac", "tfrac": "frac", "cfrac": "frac", "dbinom": "binom", "tbinom": "binom",
-    "asin": "arcsin", "acos": "arccos", "atan": "arctan",
+    "asin": "arcsin", "acos": "arccos", "atan": "arctan", "tg": "tan", "ctg": "cot",
+    "arctg": "arctan", "cosec": "csc",
 }  # fmt: skip
-FONTS = ("mathbf", "mathrm", "mathit", "mathsf", "boldsymbol", "bm", "underline")
+FONTS = (
+    "mathbf", "mathrm", "mathit", "mathsf", "boldsymbol", "bm", "underline", "bf", "rm", "it",
+    "ensuremath",
+)  # fmt: skip
 """They change how a formula looks; where words stand in them, `tokens` reads these first."""
 
 OPERATORS = {
@@ -37,14 +44,14 @@ OPERATORS = {
     "lvert": "|", "rvert": "|", "vert": "|", "mid": "|", "langle": "⟨", "rangle": "⟩",
     "colon": ":", "degree": "°", "lfloor": "⌊", "rfloor": "⌋", "lceil": "⌈", "rceil": "⌉",
     "ldots": "…", "dots": "…", "cdots": "…", "dotsc": "…", "emptyset": "∅", "varnothing": "∅",
-    "lbrack": "[", "rbrack": "]", "_": "_",
+    "lbrack": "[", "rbrack": "]", "_": "_", "over": "over", "choose": "choose",
 }  # fmt: skip
 RELATIONS = {
     "=": "=", "<": "<", ">": ">", "<=": "<=", ">=": ">=", "!=": "!=", "==": "=", "le": "<=",
     "leq": "<=", "leqslant": "<=", "ge": ">=", "geq": ">=", "geqslant": ">=", "lt": "<",
-    "gt": ">", "ne": "!=", "neq": "!=", "in": "∈", "approx": "≈",
+    "gt": ">", "ne": "!=", "neq": "!=", "\\not=": "!=", "in": "∈", "approx": "≈",
 }  # fmt: skip
 SEPARATORS = {"and": "and", "or": "or", "land": "and", "wedge": "and", "lor": "or", "vee": "or"}
-MONEY = {"\\$": "dollar", "€": "euro", "£": "pound_sterling", "¥": "yen", "₹": "rupee"}
+MONEY = {"\\$": "dollar", "€": "euro", "£": "pound_sterling", "¥": "yen", "₹": "rupee", "¢": "cent"}
 LONE_WORDS = ("yes", "no", "none", "dne", "true", "false")
 OPENING, CLOSING = frozenset("([⦃⟨"), frozenset(")]⦄⟩")

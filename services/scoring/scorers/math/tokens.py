@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from services.scoring.scorers.math.limits import CHARACTERS, NotUnderstood
+from services.scoring.scorers.math.patterns import FIRST, PERIOD, TOKEN, WORDS, as_latex
 from services.scoring.scorers.math.signs import (
     CLOSING,
     CONSTANTS,
@@ -24,58 +25,30 @@ from services.scoring.scorers.math.signs import (
     RELATIONS,
     SAME,
     SEPARATORS,
-    UNICODE,
 )
-from services.scoring.scorers.math.units import is_unit
+from services.scoring.scorers.math.units import is_unit, may_be_letters
 
 
 class Token(NamedTuple):
-    """`kind`: num, name, word, fn, const, op, rel, sep, env, or cmd for a command that is none."""
+    """`kind`: num, name, word, fn, const, op, rel, sep, env, or cmd for a command that is none.
+
+    Or unclear, for what has two readings: 2023-01-05 is a date or a difference.
+    """
 
     kind: str
     text: str
 
 
 OPEN, CLOSE = Token("op", "{"), Token("op", "}")
-
-_TOKEN = re.compile(
-    r"""
-    (?P<row>\\\\(?:\[[^\]\n]{0,20}\])?)
-  | (?P<money>\\\$|[€£¥₹])
-  | (?P<space>\s+|~|\$|\\[,;:!>\ ()\[\]]
-        |\\(?:left|right)(?![A-Za-z])\.?
-        |\\(?:middle|[bB]igg?[lrm]?|(?:display|text|script)style|limits|q?quad)(?![A-Za-z])
-        |\\(?:[hv]space|h?phantom)\*?\{[^{}]*\})
-  | (?P<said>\\(?P<font>text(?:bf|it|rm|normal|sf|tt)?|math(?:rm|bf|it|sf)|[mh]box|operatorname|bm
-        |boldsymbol)\*?\s*\{(?P<words>[^{}]*)\})
-  | (?P<env>\\(?:begin|end)\s*\{\s*[A-Za-z]+\*?\s*\}(?:\{[clr|@\ ]*\})?)
-  | (?P<field>\\mathbb\s*\{?\s*[RNZQC]\s*\}?)
-  | (?P<degree>\^\s*(?:\\circ(?![A-Za-z])|\{\s*\\circ\s*\}))
-  | (?P<grouped>[1-9]\d{0,2}(?:(?:,(?:\\!)?\d{3})+|(?:\\!,\d{3})+|(?:\{,\}\d{3})+|(?:\\,\d{3})+)
-        (?!\d|,\d)(?:\.\d+)?)
-  | (?P<repeating>\d*\.\d*\\(?:overline|bar|dot)\s*\{\d+\})
-  | (?P<hex>(?=[A-F]*[0-9])(?=[0-9]*[A-F])[0-9A-F]{2,}(?=\s*_\s*\{?\s*1[1-6](?!\d)))
-  | (?P<num>\d+(?:\.\d+)?(?:E[+-]?\d+)?|\.\d+)
-  | (?P<dots>\.\.\.)
-  | (?P<command>\\(?:[A-Za-z]+|.))
-  | (?P<letters>[A-Za-z]+)
-  | (?P<relation><=|>=|!=|==|[=<>])
-  | (?P<power>\*\*)
-  | (?P<op>.)
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-_WORDS = re.compile(r"[A-Za-z.' -]*")
-_FIRST = re.compile(r"\d+")
+FRACTION = Token("fn", "frac")
 
 
 def tokens(formula: str) -> tuple[Token, ...]:
     """The formula's tokens; raises NotUnderstood for one that is too long."""
+    if len(formula) <= CHARACTERS and not formula.isascii():
+        formula = as_latex(formula)
     if len(formula) > CHARACTERS:
         raise NotUnderstood("it is too long")
-    if not formula.isascii():
-        for sign, latex in UNICODE.items():
-            formula = formula.replace(sign, latex)
     lexer = _Lexer()
     lexer.read(formula)
     return tuple(lexer.found)
@@ -96,24 +69,32 @@ class _Lexer:
 
     def __init__(self) -> None:
         self.found: list[Token] = []
-        self._depth = 0
+        self._depth, self._spaced = 0, False
 
     def read(self, formula: str, *, as_words: bool = False) -> None:
         place = 0
         while place < len(formula):
-            match = _TOKEN.match(formula, place)
+            match = TOKEN.match(formula, place)
             assert match, "whatever stands there is an operator"
-            if match.lastgroup == "grouped" and self._depth and "," in match.group():
-                match = _FIRST.match(formula, place)
-                assert match, "a group of digits begins with one"
+            if self._is_cut(match):
+                match = FIRST.match(formula, place) or match
             place = match.end()
             self._take(match, as_words)
+            self._spaced = match.lastgroup == "space"
+
+    def _is_cut(self, match: re.Match[str]) -> bool:
+        """Whether only the first digits belong together: in (1,234), and in \\frac1e-1."""
+        if match.lastgroup == "num":
+            return self.found[-1:] == [FRACTION] and "e" in match.group()
+        return match.lastgroup == "grouped" and self._depth > 0 and "," in match.group()
 
     def _take(self, match: re.Match[str], as_words: bool) -> None:
         text = match.group()
         match match.lastgroup:
             case "space":
-                pass
+                return
+            case "endless":
+                self._endless(text)
             case "said":
                 self._said(match["words"], match["font"])
             case "command":
@@ -124,8 +105,6 @@ class _Lexer:
                 self._add("num", text)
             case "grouped":
                 self._add("num", re.sub(r"[^\d.]", "", text))
-            case "relation":
-                self._add("rel", RELATIONS[text])
             case kind:
                 self._sign(kind, text)
 
@@ -139,26 +118,47 @@ class _Lexer:
                 self._add("env", re.sub(r"\s|\*|\}\{.*", "", text).rstrip("}"))
             case "field":
                 self._add("field", text.strip("} ")[-1])
+            case "relation":
+                self._add("rel", RELATIONS[text])
+            case "unclear":
+                self._add("unclear", text)
             case _:
                 self._add("op", {"degree": "°", "dots": "…", "power": "^"}.get(kind, text))
+
+    def _endless(self, text: str) -> None:
+        """0.333... is 0.\\overline{3}; of 1.414... nobody knows how it goes on."""
+        digits = text[: text.index(".") + 1] + re.sub(r"\D", "", text[text.index(".") :])
+        if period := PERIOD.fullmatch(digits):
+            block = period[4] or period[5]
+            self._add("num", rf"{period[1]}{period[2]}\overline{{{block}}}")
+        else:
+            self._add("num", digits)
+            self._add("op", "…")
 
     def _said(self, words: str, font: str) -> None:
         """Text: words, and whatever formula stands among them."""
         lone = words.strip()
-        is_math = font not in ("operatorname", "mbox", "hbox") and font.startswith(("math", "b"))
-        if lone in FUNCTIONS or lone in SAME:
+        if (lone in FUNCTIONS or lone in SAME) and not (self._valued() and is_unit(lone)):
             self._add("fn", SAME.get(lone, lone))
-        elif is_math and len(lone) == 1 and lone.isalpha() and (lone in "ei" or not self._valued()):
+        elif lone in CONSTANTS:
+            self._add("const", CONSTANTS[lone])
+        elif len(lone) == 1 and lone.isalpha() and self._is_variable(lone, font):
             self._letters(lone)
-        elif _WORDS.fullmatch(words):
+        elif WORDS.fullmatch(words):
             for word in words.split():
                 self._word(word)
         else:
             self.read(words, as_words=True)
 
+    def _is_variable(self, letter: str, font: str) -> bool:
+        """Whether it is none of a unit or a choice: bold, or upright and behind no number."""
+        if font in ("mathrm", "mathsf"):
+            return letter in "ei" or not self._may_be_unit()
+        return font in ("mathbf", "mathit", "bm", "boldsymbol")
+
     def _word(self, word: str) -> None:
-        word = word.replace(".", "") or word
-        kind = "sep" if word in SEPARATORS else "word"
+        word = re.sub(r"[. ]", "", word) or word
+        kind = "sep" if word in SEPARATORS else "word" if word[0].isalpha() else "op"
         self._add(kind, SEPARATORS.get(word, word))
 
     def _command(self, name: str) -> None:
@@ -185,9 +185,11 @@ class _Lexer:
         name = SAME.get(run, run)
         if run in SEPARATORS:
             self._add("sep", run)
+        elif "." in run:
+            self._word(run)
         elif len(run) > 1 and self._valued() and is_unit(run):
-            self._add("word", run)
-        elif name in FUNCTIONS:
+            self._unit(run)
+        elif name in FUNCTIONS and run != "tg":
             self._add("fn", name)
         elif run in CONSTANTS:
             self._add("const", CONSTANTS[run])
@@ -197,10 +199,22 @@ class _Lexer:
             for letter in run:
                 self._add("const" if letter in "ei" else "name", letter)
 
+    def _unit(self, run: str) -> None:
+        """3mg is a product, and 3 mg a quantity."""
+        if may_be_letters(run) and not self._spaced:
+            for letter in run:
+                self._add("name", letter)
+        else:
+            self._add("word", run)
+
     def _valued(self) -> bool:
         """Whether a number or the end of something stands before it."""
         last = self.found[-1] if self.found else None
         return last is not None and (last.kind in ("num", "const") or last.text in ")}]")
+
+    def _may_be_unit(self) -> bool:
+        behind = [token for token in self.found[-2:] if token.text not in "/*"]
+        return self._valued() or (bool(behind) and behind[-1].kind == "word")
 
     def _add(self, kind: str, text: str) -> None:
         self._depth += (text in OPENING) - (text in CLOSING)

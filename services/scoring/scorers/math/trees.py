@@ -50,9 +50,28 @@ def names(tree: Tree) -> frozenset[str]:
     return frozenset(node.name for node in _nodes(tree) if isinstance(node, Sym))
 
 
-def uses(tree: Tree, op: str) -> bool:
-    """Whether the operation or the constant stands anywhere in it."""
-    return any(isinstance(node, Apply) and node.op == op for node in _nodes(tree))
+def uses(tree: Tree, *ops: str) -> bool:
+    """Whether one of the operations or constants stands anywhere in it."""
+    return any(isinstance(node, Apply) and node.op in ops for node in _nodes(tree))
+
+
+def wholes(tree: Tree) -> Iterator[int]:
+    """The whole numbers above 1 that stand in it."""
+    for node in _nodes(tree):
+        if isinstance(node, Num) and node.value.denominator == 1 and node.value > 1:
+            yield node.value.numerator
+
+
+def alternates(tree: Tree) -> bool:
+    """Whether (-1)^n stands in it, or another power of a negative number to a variable."""
+    return any(
+        isinstance(node, Apply)
+        and node.op == "^"
+        and isinstance(node.args[0], Num)
+        and node.args[0].value < 0
+        and bool(names(node.args[1]))
+        for node in _nodes(tree)
+    )
 
 
 def decimal(tree: Tree) -> Num | None:

@@ -1,0 +1,1 @@
+"""Programs as answers: tests in an OS-level sandbox. What runs within it is in `inside`."""
