@@ -29,8 +29,8 @@ HEAD = """
 
 What a key that takes a plug-in can name, and the options that stand beside `use`: those without a
 default are required. A scorer has `weight`, `gate` and
-[others](scorers.md#weights-gates-shadows) besides. `columns` is a table that says which column is the
-`prompt`, the `reference` and the `task`; `a.b` is a field in column a.
+[others](scorers.md#weights-gates-shadows) besides. `columns` is a table that says which column is
+the `prompt`, the `reference` and the `task`; `a.b` is a field in column a.
 
 | key | name | option | type | default |
 |---|---|---|---|---|

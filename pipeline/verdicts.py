@@ -6,6 +6,7 @@ Where a scorer runs, and how long it may take, is theirs. Torch-free.
 from __future__ import annotations
 
 import math
+import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
@@ -26,6 +27,7 @@ from pipeline.run import Spec
 
 AT = "scoring.scorers"
 LONGEST_DETAIL = 200
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 30.0
 LONGEST = 1_000_000
 """Seconds, or minutes: what is longer is a slip, or infinite."""
 
@@ -212,6 +214,13 @@ class Passing(Fault):
     ) -> None:
         self.after = after
         super().__init__(reason, detail)
+
+    def pause(self, number: int) -> float:
+        """Seconds before try `number` + 2, spread by chance, since what failed together should not
+        come back together: growing from try to try, and at least as many as were told.
+        """
+        most = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2**number)
+        return max(self.after or 0.0, 0.0) + random.uniform(most / 2, most)
 
 
 def answer_of(prompt: Prompt, completion: Completion, decode: Callable[[bytes], str]) -> Answer:

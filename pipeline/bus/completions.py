@@ -46,8 +46,8 @@ class Completions:
         """Settle completions; "ok", "dup", "closed" (the group had ended) or "gone", in order.
 
         A score with `error` fails the member as `scorer_error`, with a dead letter, and so does one
-        of more than 64 MiB, the most that is sent. The last member releases the group, or closes it where none has
-        a score.
+        of more than 64 MiB, the most that is sent. The last member releases the group, or closes it
+        where none has a score.
         """
         acts = [self._act(boot, *pair) for pair in done]
         return [reply.decode() for reply in self._blobs.send("score", acts)]

@@ -46,7 +46,12 @@ class Grader:
         first = outcome_term(terms(run.scoring.scorers))
         scorer = plugins.build(SCORERS, first.spec, at=AT, policy=run.model.path)
         seconds = first.timeout_seconds or run.scoring.timeout_seconds
-        self.referee = Referee(scorer, seconds=seconds, concurrency=first.concurrency)
+        self.referee = Referee(
+            scorer,
+            seconds=seconds,
+            concurrency=first.concurrency,
+            retries=run.scoring.retries,
+        )
         self.tokenizer = Tokenizer(run.model.path, template=run.model.template)
 
     def point(self, kept: KeptVersion) -> Point:

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from pipeline.protocols import Answer
-from pipeline.verdicts import Fault, batch_of, checked, raised
+from pipeline.verdicts import Fault, Passing, batch_of, checked, raised
 
 log = logging.getLogger(__name__)
 
@@ -26,10 +26,18 @@ class Referee:
     """Asks a scorer of any kind; a fault is no outcome, as it is no reward in training."""
 
     def __init__(
-        self, scorer: Callable[..., object], *, seconds: float, concurrency: int = 0
+        self,
+        scorer: Callable[..., object],
+        *,
+        seconds: float,
+        concurrency: int = 0,
+        retries: int = 0,
     ) -> None:
-        """`concurrency` is how many answers are with an async one at once, at most; 0: 64."""
-        self._scorer, self._seconds = scorer, seconds
+        """`concurrency` is how many answers are with an async one at once, at most; 0: 64.
+
+        `retries` is how often it is asked again where its fault may pass.
+        """
+        self._scorer, self._seconds, self._retries = scorer, seconds, retries
         self._concurrency = concurrency or SIDE_BY_SIDE
 
     def outcomes(self, answers: Sequence[Answer]) -> list[float | None]:
@@ -41,7 +49,7 @@ class Referee:
             else [self._ask(answer) for answer in answers]
         )
         if any(inspect.isawaitable(verdict) for verdict in verdicts):
-            verdicts = asyncio.run(self._await_all(verdicts))
+            verdicts = asyncio.run(self._await_all(answers, verdicts))
         return [_outcome(verdict) for verdict in verdicts]
 
     def _together(self, answers: Sequence[Answer]) -> list[object]:
@@ -60,27 +68,41 @@ class Referee:
                 return self._scorer(answer)
         except Overdue:
             return Fault("timeout")
+        except Fault as fault:
+            return fault
         except (Exception, SystemExit) as exc:  # one answer; counted by who asked
             return raised(exc)
 
-    async def _await_all(self, verdicts: Sequence[object]) -> list[object]:
+    async def _await_all(
+        self, answers: Sequence[Answer], verdicts: Sequence[object]
+    ) -> list[object]:
         turns = asyncio.Semaphore(self._concurrency)
 
-        async def settle(verdict: object) -> object:
-            if not isinstance(verdict, Awaitable):
-                return verdict
+        async def settle(answer: Answer, verdict: object) -> object:
+            for number in range(self._retries):
+                async with turns:
+                    verdict = await self._await(verdict)
+                if not isinstance(verdict, Passing):
+                    return verdict
+                await asyncio.sleep(verdict.pause(number))
+                verdict = self._ask(answer)
             async with turns:
                 return await self._await(verdict)
 
-        return await asyncio.gather(*map(settle, verdicts))
+        return await asyncio.gather(*map(settle, answers, verdicts))
 
-    async def _await(self, verdict: Awaitable[object]) -> object:
+    async def _await(self, verdict: object) -> object:
+        """A verdict yet to be checked, or a Fault; what is one already stays as it is."""
+        if not isinstance(verdict, Awaitable):
+            return verdict
         limit = asyncio.timeout(self._seconds)
         try:
             async with limit:
                 return await verdict
+        except Fault as fault:
+            return fault
         except Exception as exc:  # one answer; counted by who asked
-            return Fault("timeout") if limit.expired() else raised(exc)
+            return Passing(reason="timeout") if limit.expired() else raised(exc)
 
 
 class Overdue(BaseException):

@@ -7,7 +7,6 @@ Where it runs is in `pool` and in `loops`; which scorers there are, and what com
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -16,8 +15,6 @@ from typing import Any
 from pipeline.protocols import Answer, Verdict
 from pipeline.verdicts import Passing
 
-FIRST_PAUSE_SECONDS = 0.5
-LONGEST_PAUSE_SECONDS = 30.0
 LAST_TRY_SECONDS = 120.0
 """No try begins later after the first one: told to wait for longer, an answer is given up."""
 
@@ -55,7 +52,7 @@ class Asking:
             try:
                 return await self._once(answer)
             except Passing as fault:
-                pause = _pause(number, fault.after)
+                pause = fault.pause(number)
                 if time.monotonic() + pause > last:
                     raise
             await asyncio.sleep(pause)
@@ -69,9 +66,3 @@ class Asking:
     async def _once(self, answer: Answer) -> Verdict:
         async with self._free:
             return await self._ask(answer)
-
-
-def _pause(number: int, after: float | None) -> float:
-    """Seconds before try `number` + 2: at least as many as were told."""
-    most = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2**number)
-    return max(after or 0.0, 0.0) + random.uniform(most / 2, most)

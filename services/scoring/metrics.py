@@ -56,7 +56,7 @@ class Numbers:
         self.replaced = metrics.counter("replaced_workers", "Workers killed and started again.")
         self.golden_changes = metrics.counter(
             "golden_changes",
-            "Times that the verdict on a golden answer has changed, to another than expected or back.",
+            "Times that a golden answer's verdict changed, to another than expected or back.",
         )
         self.golden_differences = metrics.gauge(
             "golden_differences",

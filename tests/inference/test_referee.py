@@ -7,7 +7,13 @@ import time
 
 import graders_for_tests
 import pytest
-from graders_for_tests import InBatches, by_text, by_text_async, with_a_loop_of_its_own
+from graders_for_tests import (
+    InBatches,
+    Recovering,
+    by_text,
+    by_text_async,
+    with_a_loop_of_its_own,
+)
 
 from pipeline.protocols import Answer
 from services.inference.referee import Referee
@@ -39,6 +45,12 @@ def test_async_scorers_are_asked_side_by_side_each_with_its_own_time() -> None:
     outcomes = Referee(by_text_async, seconds=0.5).outcomes(answers("hangs", "nan", *["1"] * 20))
     assert outcomes == [None, None, *[1.0] * 20]
     assert graders_for_tests.most == 22 and graders_for_tests.running == 0
+
+
+def test_a_fault_that_may_pass_is_tried_again_so_often_and_no_oftener() -> None:
+    scorer = Recovering()
+    assert Referee(scorer, seconds=5, retries=1).outcomes(answers("1", "always")) == [1.0, None]
+    assert scorer.asked == {"1": 2, "always": 2}
 
 
 def test_a_plain_scorer_may_run_a_loop_of_its_own() -> None:
