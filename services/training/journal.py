@@ -16,10 +16,10 @@ import msgspec
 from pipeline.errors import ConfigError
 from pipeline.ledger import total
 from services.training.considered import TRAINED, ZERO_SIGNAL
-from services.training.gaming import told_of
 from services.training.metrics import bucket
 from services.training.optimize import Step
 from services.training.pool import Tally
+from services.training.signs import told_of
 from services.training.sinks.feeds import Feeds
 
 Save = Callable[[str], None]

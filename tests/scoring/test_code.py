@@ -303,7 +303,7 @@ BY_CHECKS = [
     ("patches Python", PATCHED, "exited_early"),
     ("walks the frames", FRAMES, "wrong"),
     ("looks around", READ, "wrong"),
-    ("writes a verdict", FORGED, "exited_early"),
+    ("writes a verdict", FORGED, "exited_early or wrong"),
     ("speaks for others", ANSWERED, "wrong"),
     (
         "ends in a del",
@@ -357,8 +357,10 @@ def tricks(code: Code, hasty: Code) -> dict[tuple[str, str], Verdict]:
 def test_C060_no_trick_passes(
     tricks: dict[tuple[str, str], Verdict], kind: str, case: str, reason: str
 ) -> None:
+    """What is written between two frames is one or the other, by when it is read."""
     verdict = tricks[kind, case]
-    assert (verdict.reward, verdict.outcome, verdict.reason) == (0.0, 0.0, reason)
+    assert (verdict.reward, verdict.outcome) == (0.0, 0.0)
+    assert verdict.reason in reason.split(" or ")
 
 
 def test_C060_a_function_cannot_end_the_loop_that_checks_it(code: Code) -> None:

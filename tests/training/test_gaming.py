@@ -29,17 +29,8 @@ from pipeline.watch.gaming import (
 from services.training.batch import build
 from services.training.briefs import Brief, brief
 from services.training.considered import consider
-from services.training.gaming import (
-    BLOCK_STEPS,
-    LEAST_STEPS,
-    WINDOW_STEPS,
-    Gaming,
-    Trend,
-    commonest,
-    correlation,
-    repeated,
-    told_of,
-)
+from services.training.gaming import BLOCK_STEPS, LEAST_STEPS, WINDOW_STEPS, Gaming, Trend
+from services.training.signs import commonest, correlation, repeated, told_of
 from services.training.suspected import Suspected
 from services.view.build import Source
 from services.view.build import build as report_of
