@@ -76,6 +76,7 @@ BOARD = Board(
             "Faults by scorer",
             "Answers to which a scorer gave no verdict, of those scored; a shadow's cost nothing.",
             (
+                Query(f"{share(rate(FAULTS), MEMBERS)} or vector(0)", "in all"),
                 Query(
                     f"{share(rate(FAULTS, by='scorer, reason'), MEMBERS)} > 0",
                     "{{scorer}}: {{reason}}",

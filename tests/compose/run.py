@@ -335,11 +335,16 @@ def is_local() -> bool:
 
 
 def write_run(folder: Path, steps: int) -> None:
-    """The demo, but for its number of steps."""
-    demo = (ROOT / "examples" / "demo.toml").read_text()
-    longer, count = re.subn(r"^steps = \d+$", f"steps = {steps}", demo, flags=re.M)
-    expect(count == 1, "examples/demo.toml has no line with its steps")
-    (folder / "run.toml").write_text(longer)
+    """The demo, but for its number of steps, and for a scorer that watches from the shadow."""
+    text = (ROOT / "examples" / "demo.toml").read_text()
+    watched = 'scorers = ["exact", { use = "regex", pattern = \'^[a-z]\', shadow = true }]'
+    for line, instead in (
+        (r"^steps = \d+$", f"steps = {steps}"),
+        (r"^scorers = .*$", watched),
+    ):
+        text, count = re.subn(line, instead, text, flags=re.M)
+        expect(count == 1, f"examples/demo.toml has no line {line}")
+    (folder / "run.toml").write_text(text)
 
 
 def settings(folder: Path) -> tuple[dict[str, str], str]:
