@@ -27,6 +27,10 @@ from pipeline.run import Spec
 
 AT = "scoring.scorers"
 LONGEST_DETAIL = 200
+MOST_LEVELS = 500
+"""Of a reference: what is nested deeper might be read here, and not be written to a worker."""
+FAULTS = ("timeout", "raised", "crashed", "bad_verdict", "unavailable")
+"""Why there is no verdict."""
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 30.0
 LONGEST = 1_000_000
 """Seconds, or minutes: what is longer is a slip, or infinite."""
@@ -193,11 +197,12 @@ def _converted(kind: Any, value: object, at: str) -> Any:
 class Fault(Exception):
     """An answer that got no verdict, and why.
 
-    The reason, of few values, is what faults are counted by: timeout, raised, crashed, bad_verdict,
-    unavailable.
+    The reason, one of FAULTS, is what faults are counted by; of a scorer's own word it is "raised".
     """
 
     def __init__(self, reason: str, detail: str = "") -> None:
+        if reason not in FAULTS:
+            reason, detail = "raised", f"{reason}: {detail}"
         self.reason, self.detail = reason, _writable(" ".join(detail.split())[:LONGEST_DETAIL])
         super().__init__(f"{reason}: {self.detail}" if self.detail else reason)
 
@@ -227,12 +232,15 @@ def answer_of(prompt: Prompt, completion: Completion, decode: Callable[[bytes], 
     """A member as its scorer sees it; `decode` turns ids (int32) into text.
 
     The prompt's text is that of its ids, and so what the policy read. Raises whatever `decode`
-    does, and msgspec.DecodeError for a reference that is no JSON.
+    does, msgspec.DecodeError for a reference that is no JSON, ValueError for one that is too deep.
     """
+    reference = msgspec.json.decode(prompt.reference)
+    if prompt.reference.count(b"[") + prompt.reference.count(b"{") > MOST_LEVELS:
+        _check_levels(reference)
     return Answer(
         text=decode(completion.ids),
         prompt=decode(prompt.ids),
-        reference=msgspec.json.decode(prompt.reference),
+        reference=reference,
         finish=completion.finish or "",
         task=prompt.task,
         ids=tuple(memoryview(completion.ids).cast("i")),
@@ -244,6 +252,16 @@ def answer_of(prompt: Prompt, completion: Completion, decode: Callable[[bytes], 
             kept=completion.kept,
         ),
     )
+
+
+def _check_levels(reference: object) -> None:
+    level = [reference]
+    for _ in range(MOST_LEVELS):
+        tables = [list(one.values()) if isinstance(one, dict) else one for one in level]
+        level = [one for table in tables if isinstance(table, list) for one in table]
+        if not level:
+            return
+    raise ValueError(f"the reference is nested deeper than {MOST_LEVELS} levels")
 
 
 def version_of(scorer: object) -> str:
@@ -258,8 +276,11 @@ def batch_of(scorer: object) -> int:
 
 
 def raised(exc: BaseException) -> Fault:
-    """The fault of a scorer that raised."""
-    return Fault("raised", f"{type(exc).__name__}: {exc}")
+    """The fault of a scorer that raised; its message is a stranger's as well, and may raise."""
+    try:
+        return Fault("raised", f"{type(exc).__name__}: {exc}")
+    except Exception:  # one message, of which the kind is told
+        return Fault("raised", type(exc).__name__)
 
 
 def checked(answer: object) -> Verdict:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pipeline.ledger import in_flight
 from pipeline.watch.finding import Finding, megabytes, plural
 from pipeline.watch.look import Snapshot, present
-from pipeline.watch.seen import SERVICES, Seen
+from pipeline.watch.seen import SERVICES, Seen, paired
 from pipeline.watch.waits import MEMORY, memory, sure, unable
 
 LEDGER = "ledger"
@@ -16,6 +16,8 @@ ADMISSION_SHARE = 0.75
 LEAST_DISK_BYTES = 1 << 28
 CANARY_GAP = 'canary_gap_nats{of="largest"}'
 """The gauge of an engine's beat."""
+LEAST_FAULTS = 20
+"""Of one scorer, before they say something of it."""
 NEAR_SHARE = 0.75
 """Of the largest gap that an engine's canary may have, as in the alert on it."""
 
@@ -77,9 +79,29 @@ def _of_process(seen: Seen) -> Iterator[tuple[str, str]]:
         yield "rejected", f"could not stage {seen.rejected}"
     if differ := int(seen.beat.gauges.get("golden_differences", 0)):
         yield "drift", f"gives {plural(differ, 'golden answer')} another verdict than expected"
+    for sentence in _without_verdicts(seen):
+        yield "failing", sentence
     free = seen.beat.gauges.get("disk_free_bytes", LEAST_DISK_BYTES)
     if free < LEAST_DISK_BYTES:
         yield "disk", f"writes to a disk that is full: {megabytes(free)} are left"
+
+
+def _without_verdicts(seen: Seen) -> Iterator[str]:
+    """Of a scorer that fails on most answers, a shadow as well: nothing is learnt from it."""
+    faults, verdicts = (paired(seen.beat.totals, name) for name in ("faults", "verdicts"))
+    for scorer in {name: None for name, _ in faults}:
+        failed, graded = (
+            {reason: count for (name, reason), count in counted.items() if name == scorer}
+            for counted in (faults, verdicts)
+        )
+        lost = sum(failed.values())
+        if lost >= LEAST_FAULTS and lost > sum(graded.values()):
+            of = lost + sum(graded.values())
+            reason = max(failed, key=failed.__getitem__)
+            yield (
+                f"has no verdict of {scorer} on {lost:,.0f} of {of:,.0f} answers, mostly {reason}:"
+                " its log says why"
+            )
 
 
 def _canary(seen: Seen) -> str:

@@ -16,6 +16,7 @@ SILENT_SECONDS = 5.0
 FORGOTTEN_SECONDS = 600.0
 """A process that died without a word is no news for longer, once others have its work."""
 _LABEL = re.compile(r'^(\w+)\{\w+="([^"]*)"\}$')
+_LABELS = re.compile(r'^(\w+)\{\w+="(.*)",\w+="(.*)"\}$')
 
 
 class Seen(Struct, frozen=True, kw_only=True):
@@ -117,6 +118,12 @@ def labelled(values: Mapping[str, float], name: str) -> dict[str, float]:
     """Of the numbers of a beat those of one metric with one label, by its values."""
     matches = [(_LABEL.match(key), value) for key, value in values.items()]
     return {match[2]: value for match, value in matches if match and match[1] == name}
+
+
+def paired(values: Mapping[str, float], name: str) -> dict[tuple[str, str], float]:
+    """Likewise of a metric with two labels."""
+    matches = [(_LABELS.match(key), value) for key, value in values.items()]
+    return {(m[2], m[3]): value for m, value in matches if m and m[1] == name}
 
 
 def place_of(service: str) -> int:

@@ -6,6 +6,7 @@ What a set is, and how one line is asked, is in `golden`.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import Sequence
@@ -22,8 +23,6 @@ log = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 600.0
 """For a scorer that cannot be asked at the start, such as an endpoint that is down."""
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 30.0
-"""Before it is asked again: doubled from try to try."""
 
 
 class Line(NamedTuple):
@@ -59,8 +58,7 @@ class Golden:
         PATIENCE_SECONDS.
         """
         todo, last = self._lines, time.monotonic() + PATIENCE_SECONDS
-        pause = FIRST_PAUSE_SECONDS
-        while todo:
+        for number in itertools.count():
             asked = [*zip(todo, await asyncio.gather(*map(self._ask, todo)), strict=True)]
             self._refuse([(line, one) for line, one in asked if not (one.is_right or passes(one))])
             if not (late := [(line, one) for line, one in asked if self._holds_up(line, one)]):
@@ -70,8 +68,8 @@ class Golden:
                 raise SluiceError(f"{self.trouble}; it did not pass in {PATIENCE_SECONDS:.0f} s")
             log.warning("%s; %d to ask again", self.trouble, len(late))
             todo = [line for line, _ in late]
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            faults = [one.fault for _, one in late]
+            await asyncio.sleep(max(f.pause(number) for f in faults if isinstance(f, Passing)))
         self.trouble = ""
 
     async def watch(self) -> None:

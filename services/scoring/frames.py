@@ -53,8 +53,8 @@ class Ready(Struct, frozen=True, kw_only=True):
 class Job(Struct, frozen=True, array_like=True):
     """Answers for one scorer, by its number in the setup: one, but for a batched scorer.
 
-    An async scorer's have a `number` to tell their replies by, and how long each may take; no
-    answer at all: nobody waits any more for the one of that number.
+    A `number` tells its reply from that to another. An async scorer's say how long each may take;
+    no answer at all: nobody waits any more for the one of that number.
     """
 
     scorer: int

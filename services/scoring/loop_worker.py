@@ -26,7 +26,7 @@ from services.scoring.frames import (
     reply_of,
     unpack,
 )
-from services.scoring.marks import NOBODY, Mark
+from services.scoring.running import NOBODY, Mark
 
 Scorer = Callable[[Answer], Awaitable[object]]
 
@@ -64,7 +64,7 @@ class _Desk:
         work = self._works[job.number] = asyncio.create_task(_grade(self._scorer, job.answers[0]))
         try:
             await asyncio.wait({work}, timeout=job.seconds)
-            reply = work.result() if work.done() and not work.cancelled() else _OVERDUE
+            reply = _reply_of(work)
             work.cancel()
         finally:
             del self._works[job.number]
@@ -72,6 +72,14 @@ class _Desk:
 
 
 _OVERDUE = reply_of(Passing(reason="timeout"))
+
+
+def _reply_of(work: asyncio.Task[Reply]) -> Reply:
+    """Whatever became of it: an answer without a reply would hold up the loop."""
+    if not work.done() or work.cancelled():
+        return _OVERDUE
+    exc = work.exception()
+    return reply_of(raised(exc)) if exc else work.result()
 
 
 async def _grade(scorer: Scorer, answer: Answer) -> Reply:

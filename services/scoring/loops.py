@@ -19,8 +19,8 @@ from pipeline.protocols import Answer, Verdict
 from pipeline.run import Spec
 from pipeline.verdicts import Fault
 from services.scoring.frames import Job, Ready, Replies, Setup, read_reply
-from services.scoring.marks import NOBODY, Mark, page
 from services.scoring.process import Process
+from services.scoring.running import NOBODY, Mark, page
 
 log = logging.getLogger(__name__)
 

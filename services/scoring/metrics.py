@@ -8,13 +8,12 @@ from pipeline.clock import Clock
 from pipeline.messages import Score
 from pipeline.metrics import Metrics
 from pipeline.protocols import Verdict
+from pipeline.verdicts import FAULTS
 from pipeline.watch.waits import COMPLETIONS
 
 CAUSES = (COMPLETIONS,)
 """What scorers without work wait for."""
 
-REASONS = ("timeout", "raised", "crashed", "bad_verdict", "unavailable")
-"""Why there is no verdict."""
 UNNAMED = "none"
 """The reason of a verdict that has none."""
 
@@ -37,7 +36,7 @@ class Numbers:
         self.errors = metrics.counter_by(
             "errors",
             "Members without a reward: timeout, raised, crashed, bad_verdict or unavailable.",
-            reason=REASONS,
+            reason=FAULTS,
         )
         self.faults = metrics.counter_met(
             "faults",
@@ -74,3 +73,5 @@ class Numbers:
             self.members.inc()
             if score.reward is not None:
                 self.reward.observe(score.reward)
+            if score.error:
+                self.errors.labels(reason=score.error.partition(":")[0]).inc()

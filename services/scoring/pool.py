@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,6 +15,9 @@ from pipeline.run import Spec
 from pipeline.verdicts import Fault
 from services.scoring.frames import Job, Ready, Reply, Setup, read_reply
 from services.scoring.process import Process
+
+FULL = "MemoryError"
+"""What a worker's scorer raises whose memory is full, maybe of what it has kept: for ever, then."""
 
 
 class _Task(NamedTuple):
@@ -56,6 +60,7 @@ class Pool:
         self._processes: set[Process] = set()
         self._slots: list[asyncio.Task[None]] = []
         self._on_replaced = on_replaced
+        self._numbers = itertools.count(1)
 
     async def start(self) -> None:
         """All workers up, every scorer built in each; raises ConfigError where one cannot be."""
@@ -128,7 +133,8 @@ class Pool:
 
     async def _grade(self, process: Process, tasks: Sequence[_Task]) -> bool:
         """Whether the worker is still good afterwards."""
-        job = Job(tasks[0].scorer, tuple(task.answer for task in tasks))
+        answers = tuple(task.answer for task in tasks)
+        job = Job(tasks[0].scorer, answers, next(self._numbers))
         try:
             replies = (await process.grade(job, tasks[0].seconds)).replies
         except Fault as fault:
@@ -139,7 +145,7 @@ class Pool:
                 _settle(task, reply)
         else:
             self._part(tasks, Fault(replies[0].fault, replies[0].detail))
-        return True
+        return not any(reply.detail.startswith(FULL) for reply in replies)
 
     def _part(self, tasks: Sequence[_Task], fault: Fault) -> None:
         """One answer has the fault; of a batch each is asked alone, so that only one has it."""

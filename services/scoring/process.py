@@ -92,7 +92,10 @@ class Process:
 
     async def grade(self, job: Job, seconds: float) -> Replies:
         """Its replies; a Fault (timeout, crashed) leaves a process that must be killed."""
-        return await self._within(seconds, job, Replies)
+        replies = await self._within(seconds, job, Replies)
+        if replies.number != job.number:
+            raise Fault("crashed", "its reply is to another answer")
+        return replies
 
     def send(self, frame: Struct) -> None:
         """Without waiting: where nobody reads it any more, `receive` is who says so."""
@@ -113,6 +116,7 @@ class Process:
             return
         self._is_over = True
         self._keeper.terminate()
+        self._keeper.send_signal(signal.SIGCONT)  # it may have been stopped
         try:
             status = self._keeper.wait(timeout=KILL_SECONDS)
         except subprocess.TimeoutExpired:  # the kernel holds the worker, in a call that never ends

@@ -21,10 +21,11 @@ from pipeline.errors import ConfigError, SluiceError
 from pipeline.messages import Member, Prompt, Score
 from pipeline.metrics import Metrics
 from pipeline.model.tokens import Tokenizer
+from pipeline.plugins import name_of
 from pipeline.protocols import Verdict
 from pipeline.recorded import FOLDER, Lying, Place, Recorded, newest, unseal
 from pipeline.run import Run
-from pipeline.verdicts import Fault, answer_of, outcome_term, raised, terms
+from pipeline.verdicts import AT, Fault, answer_of, outcome_term, raised, terms
 from services.scoring.comparison import Again, Before, Comparison, Tally, lines
 from services.scoring.ensemble import Ensemble, seated
 from services.scoring.metrics import Numbers
@@ -117,8 +118,8 @@ def _recalled(lying: Lying, name: str, place: Place) -> Recalled:
 
 async def _compare(run: Run, ensemble: Ensemble, steps: Steps) -> Comparison:
     decode = Tokenizer(run.model.path).decode
+    await ensemble.start()
     try:
-        await ensemble.start()
         (seat,) = ensemble.seats
         found = Comparison(run=run.name, scorer=seat.name, all=Tally())
         before = partial(_before, called=seat.called, gives_outcome=_gives_outcome(run, seat))
@@ -147,11 +148,13 @@ async def _regraded(
 
 
 async def _grade(seat: Seat, group: Recalled, decode: Decode) -> Regraded:
-    asked = (_verdict(seat, group.prompt, one, decode) for one in group.members.values())
+    asked = (_verdict(seat, group.prompt, one, decode=decode) for one in group.members.values())
     return Regraded(group, dict(zip(group.members, await asyncio.gather(*asked), strict=True)))
 
 
-async def _verdict(seat: Seat, prompt: Prompt, member: Member, decode: Decode) -> Verdict | Fault:
+async def _verdict(
+    seat: Seat, prompt: Prompt, member: Member, *, decode: Decode
+) -> Verdict | Fault:
     try:
         answer = answer_of(prompt, member.completion, decode)
     except Exception as exc:  # one member whose text or reference cannot be read; it is told
@@ -164,8 +167,7 @@ async def _verdict(seat: Seat, prompt: Prompt, member: Member, decode: Decode) -
 
 def _gives_outcome(run: Run, seat: Seat) -> bool:
     """Whether the run's outcomes are those of a scorer of this name."""
-    spec = outcome_term(terms(run.scoring.scorers)).spec
-    return seat.called == (spec if isinstance(spec, str) else spec.get("use"))
+    return seat.called == name_of(outcome_term(terms(run.scoring.scorers)).spec, AT)
 
 
 def _before(score: Score | None, *, called: str, gives_outcome: bool) -> Before | None:

@@ -74,7 +74,8 @@ class Scoring:
 
     async def _run(self) -> None:
         with self._life.long("scorers to start", START_SECONDS):
-            await self._ensemble.start()
+            if not await self._start():
+                return
         watch: asyncio.Task[None] | None = None
         try:
             await self._pass_gate()
@@ -89,6 +90,20 @@ class Scoring:
             if watch:
                 watch.cancel()
             await self._ensemble.close()
+
+    async def _start(self) -> bool:
+        """Whether it was not told to stop before; then workers that are up end with this process,
+        which ends now.
+        """
+        start = asyncio.create_task(self._ensemble.start())
+        while not start.done() and not self._life.stopping:
+            await asyncio.wait([start], timeout=IDLE_SECONDS)
+        if start.done():
+            start.result()
+            return True
+        start.cancel()
+        await asyncio.wait([start])
+        return False
 
     async def _pass_gate(self) -> None:
         """Returns early where it is told to stop."""
@@ -180,13 +195,9 @@ class Scoring:
             score = await self._ensemble(answer)
         self._numbers.seconds.inc(time.perf_counter() - started)
         if score.error:
-            self._count_fault(lease, score.error)
+            member = lease.work.completion.member
+            log.warning("group=%s member=%d scorer_error=%s", lease.group, member, score.error)
         return score
-
-    def _count_fault(self, lease: Lease[Answerable], error: str) -> None:
-        member = lease.work.completion.member
-        log.warning("group=%s member=%d scorer_error=%s", lease.group, member, error)
-        self._numbers.errors.labels(reason=error.partition(":")[0]).inc()
 
     async def _hand_back(self) -> None:
         with suppress(Gone):  # then all of it is others' already

@@ -59,8 +59,8 @@ def named(scorer: str, options: Sequence[str]) -> Term:
 
 async def _ask(ensemble: Ensemble, lines: Sequence[Known]) -> list[Found]:
     """All lines at once, in order: the scorer takes what it has room for."""
+    await ensemble.start()
     try:
-        await ensemble.start()
         (seat,) = ensemble.seats
         return [*await asyncio.gather(*(ask(seat.ask, known) for known in lines))]
     finally:

@@ -37,7 +37,7 @@ from services.scoring.frames import (
     reply_of,
     unpack,
 )
-from services.scoring.marks import Mark
+from services.scoring.running import Mark
 
 _PR_SET_PDEATHSIG = 1
 
@@ -54,9 +54,13 @@ def main() -> None:
     link.sendall(pack(_build(setup, scorers)))
     if setup.is_async and scorers:
         loop_worker.serve(link, scorers[0], _mark(int(sys.argv[3])))
+    own = os.getpid()
     while payload := _receive(frames):
         job = unpack(payload, Job)
-        link.sendall(pack(Replies(grade(scorers[job.scorer], job.answers))))
+        replies = Replies(grade(scorers[job.scorer], job.answers), job.number)
+        if os.getpid() != own:
+            os._exit(0)  # a scorer's fork that came back: there is one worker to reply
+        link.sendall(pack(replies))
 
 
 def _mark(descriptor: int) -> Mark:

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from pipeline.protocols import Answer, Verdict
-from pipeline.verdicts import Passing
+from pipeline.verdicts import Fault, Passing
 
 
 def obey(answer: Answer) -> object:
@@ -74,6 +74,47 @@ def _alarm() -> float:
     return float(threading.current_thread() is threading.main_thread())
 
 
+def _fork() -> float:
+    """The child comes back as well, and first."""
+    if not os.fork():
+        return 0.25
+    time.sleep(0.3)
+    return 0.75
+
+
+KEPT: list[bytearray] = []
+
+
+def _twice() -> float:
+    """Replies by itself, and then again."""
+    frame = b'[[[0.5,0.5,"",null,"","",false,null]],1]'
+    os.write(int(sys.argv[1]), len(frame).to_bytes(4, "little") + frame)
+    return 0.75
+
+
+class Mute(Exception):
+    """Its message cannot be had."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def _raises(exc: BaseException) -> Callable[[], float]:
+    def act() -> float:
+        raise exc
+
+    return act
+
+
+FAULTS_OF_ITS_OWN = {
+    "mute": _raises(Mute()),
+    "no word": _raises(Fault("")),
+    "own word": _raises(Fault("bad: luck", "again")),
+    "no unicode": _raises(Fault("\ud800")),
+}
+"""Each is the fault of its answer and of no other, and never a reward."""
+
+
 def _raise() -> None:
     raise ValueError("a checker's own")
 
@@ -85,6 +126,10 @@ ACTS: dict[str, Any] = {
     "exit": lambda: sys.exit(4),
     "abort": os.abort,
     "raise": _raise,
+    "fork": _fork,
+    "keep": lambda: float(bool(KEPT.append(bytearray(1 << 28)) or KEPT)),
+    "twice": _twice,
+    **FAULTS_OF_ITS_OWN,
     "loud": _loud,
     "eat": _eat_memory,
     "child": _start_a_child,
@@ -210,6 +255,16 @@ class Waiting:
         return 0.0
 
 
+class Late:
+    """Does not get made."""
+
+    def __init__(self) -> None:
+        time.sleep(600)
+
+    def __call__(self, answer: Answer) -> float:
+        return 1.0
+
+
 class Unlucky:
     """On a loop, if it could be made."""
 
@@ -236,6 +291,15 @@ class Batched:
             if answer.text != "nan":
                 ACTS.get(answer.text, lambda: None)()
         return rewards
+
+
+async def odd(answer: Answer) -> float:
+    """On a loop: raises what it is told, and answers what it is not."""
+    await asyncio.sleep(0.3)
+    return float(ODD.get(answer.text, lambda: 1.0)())
+
+
+ODD = {**FAULTS_OF_ITS_OWN, "closed": _raises(GeneratorExit())}
 
 
 async def stubborn(answer: Answer) -> float:
@@ -306,3 +370,12 @@ STUBBORN: dict[str, Any] = {
     "leave": _leave_and_sleep,
     "eat": _eat,
 }
+
+
+class Unhurried:
+    """Async, and known to need longer than an answer has."""
+
+    needs_seconds = 100.0
+
+    async def __call__(self, answer: Answer) -> float:
+        return 1.0

@@ -45,6 +45,7 @@ A | a | C | E | Answer: A | Answer: B, no, Answer: A | \boxed{B} \n \boxed{A}
 Answer: either A or B | Answer: A. No, B. | Answer: B. Wait, C. | \boxed{A, B, C, D}
 \boxed{ABCD} | \boxed{A} or \boxed{B} | \boxed{B} or C | \boxed{B} \boxed{A}
 \boxed{A} and \boxed{B} | #### B or C | #### B, C | #### A and B | Answer: A-D
+<answer>A</answer><answer>B</answer> | <answer>A</answer>, <answer>B</answer>
 The answer is A or the answer is B | Answer: B+C | Answer: A Answer: B or C
 A) London B) Paris C) Rome D) Berlin | Which? (A) London (B) Paris (C) Rome (D) Berlin
 We see B, and B again, so B | The letter B is fine | B is the letter I like | I think B | It is B

@@ -127,7 +127,19 @@ if __name__ == "__main__":
         ("printed", "print(int(input()) ** 2)", SQUARES),
         ("white space", "print(int(input()) ** 2, ' ', end='\\n\\n')", SQUARES),
         ("ended well", "import sys\nprint(int(input()) ** 2)\nsys.exit(0)", SQUARES),
+        ("ended by exit", "print(int(input()) ** 2)\nexit()", SQUARES),
+        ("ended by quit", "print(int(input()) ** 2)\nquit(0)", SQUARES),
         ("returned", "def f(x): return x * x", SQUARE),
+        (
+            "divides its own",
+            "class Q:\n  def __truediv__(self, other): return 7",
+            {"asserts": ["assert Q() / Q() == 7"]},
+        ),
+        (
+            "a module that it does not import",
+            "def f(x): return x ** 0.5",
+            {"asserts": ["assert math.isclose(f(2.0), math.sqrt(2))"]},
+        ),
         ("a check", "def f(x): return x * x", {"test_code": "def c(g): assert g(2) == 4\nc(f)"}),
         (
             "both",
@@ -363,6 +375,11 @@ def test_C060_no_trick_passes(
     assert verdict.reason in reason.split(" or ")
 
 
+def test_C060_the_modules_of_a_check_are_not_the_programs(code: Code) -> None:
+    forged = "class math:\n  isclose = staticmethod(lambda *a: True)\ndef f(x): return 0"
+    assert code(answer(forged, {"asserts": ["assert math.isclose(f(2), 3.5)"]})).reason == "wrong"
+
+
 def test_C060_a_function_cannot_end_the_loop_that_checks_it(code: Code) -> None:
     checks = {"asserts": ["assert all(map(lambda x: f(x) == x * x, [2, 3]))"]}
     for program in ("def f(x): raise StopIteration", "def f(x): next(iter([]))"):
@@ -396,6 +413,19 @@ def test_the_share_of_passed_tests_is_a_reward_where_that_is_wanted_and_no_outco
 )
 def test_the_program_is_the_last_that_is_fenced(text: str, program: str) -> None:
     assert program_in(text, prompt="") == program
+
+
+@pytest.mark.parametrize(
+    ("prompt", "text", "program"),
+    [
+        ("Write it:\n```python\n", "x()\n```\n", "x()\n"),
+        ("Write it:\n```python", "\nx()\n```\n", "x()\n"),
+        ("Write it:\n```python\n", "```python\nx()\n```", "x()\n"),
+        ("```python\ny()\n```\n", "```python\nx()\n```", "x()\n"),
+    ],
+)
+def test_a_prompt_can_end_with_the_fence(prompt: str, text: str, program: str) -> None:
+    assert program_in(text, prompt=prompt) == program
 
 
 @pytest.mark.parametrize("line", ["```" + "a" * 10**6 + "`", "`" * 10**6 + "!`", " " * 10**6])

@@ -41,7 +41,8 @@ def test_what_has_all_tags_and_something_in_each_is_right(spec: Any, text: str) 
 
 
 EMPTY = ["", " \n", "...", "\N{HORIZONTAL ELLIPSIS}", "---", "===", "-", "**", "$$", "()", UNSEEN,
-         "\u200b", "\x00", "think", "Think", "<>", "~~~ |||"]  # fmt: skip
+         "\u200b", "\x00", "think", "Think", "<>", "~~~ |||", "<br>",
+         "<b></b>", "<a/>", "\ufffc"]  # fmt: skip
 
 
 @pytest.mark.parametrize("body", EMPTY)

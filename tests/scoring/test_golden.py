@@ -45,7 +45,7 @@ TREE = {
     "checks/inside/__init__.py": "",
     "checks/inside/runs.py": "print(1)\n",
     "checks/apart.py": "import checks.judge\n",
-    "beside.py": "from services.scoring.scorers.text import exact as equal\n",
+    "beside.py": "from services.scoring.scorers.text.strings import exact as equal\n",
     "apart.py": "",
 }
 """A scorer, `checks.judge:judge`, and what it reaches by an import of every kind, and two that it
@@ -152,11 +152,11 @@ for name in sys.argv[1:]:
 def test_of_what_ships_the_scorers_count_and_not_what_stands_around_them(tmp_path: Path) -> None:
     """In a copy, of which one module after another is changed; `mine` makes use of `overlong`."""
     scorers = "services/scoring/scorers"
-    changed = ("pipeline/protocols.py", f"{scorers}/overlong.py", f"{scorers}/text.py")
+    changed = ("pipeline/protocols.py", f"{scorers}/text/overlong.py", f"{scorers}/text/strings.py")
     for package in ("pipeline", "services"):
         ignore = shutil.ignore_patterns("__pycache__")
         shutil.copytree(HERE.parents[1] / package, tmp_path / package, ignore=ignore)
-    (tmp_path / "mine.py").write_text("from services.scoring.scorers import overlong\n")
+    (tmp_path / "mine.py").write_text("from services.scoring.scorers.text import overlong\n")
     done = subprocess.run(
         [sys.executable, "-c", CHANGES, *changed],
         cwd=tmp_path,
@@ -238,6 +238,7 @@ def test_a_golden_file_is_read_strictly(tmp_path: Path, content: str | None, err
         (("regex", ("pattern=(",)), "is no pattern"),
         (("exact", ("weight=heavy",)), "scoring.scorers.weight = 'heavy': Expected `float`"),
         (("nowhere:scorer", ()), "cannot be imported"),
+        (("strangers:Unhurried", ()), "may take an answer 100 s, and has 10 s"),
     ],
 )
 def test_a_scorer_that_cannot_be_had_is_bad_input(

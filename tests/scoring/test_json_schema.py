@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import time
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -98,6 +99,35 @@ def test_json_of_the_shape_is_right_alone_or_in_its_fence(text: str) -> None:
 )
 def test_anything_else_is_worth_0_and_says_why(text: str, why: str) -> None:
     assert asked(text) == (0.0, why)
+
+
+@pytest.mark.parametrize(
+    ("step", "number", "reward"),
+    [
+        (0.01, "19.99", 1.0),
+        (0.01, "4.35", 1.0),
+        (0.01, "0.015", 0.0),
+        (2, "1e3", 1.0),
+        (2, "3", 0.0),
+    ],
+)
+def test_a_multiple_is_worked_out_in_decimals(step: float, number: str, reward: float) -> None:
+    assert asked(number, {"multipleOf": step})[0] == reward
+
+
+def test_thousands_of_unlike_objects_cost_no_time() -> None:
+    unique = {"uniqueItems": True}
+    many = [{"a": number, "b": [number]} for number in range(5000)]
+    started = time.perf_counter()
+    assert asked(json.dumps(many), unique)[0] == 1.0
+    assert asked(json.dumps([*many, {"b": [7.0], "a": 7}]), unique)[0] == 0.0
+    assert asked("[1, true, [1], [true], 0, false]", unique)[0] == 1.0
+    assert time.perf_counter() - started < 5.0
+
+
+def test_a_prompt_can_end_with_the_fence_of_the_value() -> None:
+    prompt = "The part as JSON:\n```json\n"
+    assert told({"use": "json_schema", "schema": {}}, "[1]\n```", prompt=prompt)[0] == 1.0
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
-from strangers import STUBBORN
+from strangers import ODD, STUBBORN
 
 from pipeline.errors import ConfigError
 from pipeline.protocols import Answer
@@ -182,3 +182,15 @@ def test_a_scorer_that_cannot_be_built_is_refused_at_the_start() -> None:
 def test_every_stubborn_text_is_tried_somewhere() -> None:
     elsewhere = {"uncancelled", "eat", "die in a thread"}
     assert {*STUBBORN} == {"sleep", "spin", "call", "task", "die", "leave"} | elsewhere
+
+
+def test_whatever_is_raised_is_its_own_answers_fault_at_once() -> None:
+    """Without a reply the whole loop would be taken for one that does not turn."""
+
+    async def body(loop: Loop) -> list[float | str]:
+        texts = [*ODD, "good"]
+        return [*await asyncio.gather(*(outcome(loop, text, seconds=5.0) for text in texts))]
+
+    *faults, good = with_loop(body, use="strangers:odd")
+    assert good == 1.0
+    assert all(str(fault).startswith("raised") for fault in faults), faults

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from strangers import FAULTS_OF_ITS_OWN
 
 from pipeline.errors import ConfigError, SluiceError
 from pipeline.protocols import Answer, Verdict
@@ -233,9 +234,8 @@ def test_a_worker_that_is_ended_at_the_close_is_dismissed_and_did_not_fall(
     async def body(pool: Pool) -> None:
         (pid,) = workers()
         os.kill(pid, signal.SIGKILL)
-        while await outcome(pool, "good") != 1.0:
-            pass
-        assert f"worker={pid} ended status=-9" in caplog.messages
+        while f"worker={pid} ended status=-9" not in caplog.messages:
+            assert await outcome(pool, "good") in (1.0, "crashed")  # it may reply a last time
 
     with_pool(body)
     assert [words for words in caplog.messages if words.endswith(" dismissed")]
@@ -403,3 +403,38 @@ def _wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not come true in time"
         time.sleep(0.005)
+
+
+def test_a_fork_that_comes_back_gives_no_verdict_on_another_answer() -> None:
+    """The child has the worker's socket, and would reply beside it from then on."""
+    assert grade_in_turn("fork", "good", "good") == [0.75, 1.0, 1.0]
+
+
+def test_two_replies_to_one_answer_are_no_reply_to_the_next() -> None:
+    rewards = grade_in_turn("twice", "good", "good")
+    assert rewards == [0.5, "crashed: its reply is to another answer", 1.0]
+
+
+@pytest.mark.parametrize("text", FAULTS_OF_ITS_OWN)
+def test_a_fault_in_a_scorers_own_words_is_no_reward(text: str) -> None:
+    first, second = grade_in_turn(text, "good")
+    assert str(first).startswith("raised") and second == 1.0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="keepers are found by their command")
+def test_a_keeper_that_was_stopped_holds_up_nobody() -> None:
+    async def body(pool: Pool) -> list[float | str]:
+        (keeper,) = (p for p in psutil.Process().children() if "keeper.py" in " ".join(p.cmdline()))
+        keeper.suspend()
+        started = time.monotonic()
+        graded = [await outcome(pool, "hang"), await outcome(pool, "good")]
+        assert time.monotonic() - started < 8
+        return graded
+
+    assert with_pool(body, seconds=0.5) == ["timeout", 1.0]
+
+
+def test_a_worker_full_of_what_its_scorer_keeps_is_replaced() -> None:
+    """Two times 256 MiB are more than it may have, and so is each one after that."""
+    rewards = grade_in_turn("keep", "keep", "keep", memory_bytes=400 << 20)
+    assert rewards[::2] == [1.0, 1.0] and str(rewards[1]).startswith("raised: MemoryError")

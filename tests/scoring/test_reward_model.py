@@ -26,8 +26,8 @@ from pipeline.errors import ConfigError
 from pipeline.model.tokens import Tokenizer as Tokens
 from pipeline.protocols import Answer, Drawn, Verdict
 from pipeline.verdicts import Fault, checked
-from services.scoring.scorers.reading import Reading
-from services.scoring.scorers.reward_model import AT, TOKENS_AT_ONCE, RewardModel, chunks
+from services.scoring.scorers.models.encoding import Encoding
+from services.scoring.scorers.models.reward_model import AT, TOKENS_AT_ONCE, RewardModel, chunks
 
 DEMO = Path(__file__).resolve().parents[2] / "examples" / "demo" / "model"
 VOCABULARY, CONTEXT = 22, 64
@@ -242,7 +242,7 @@ def test_a_model_of_another_family_reads_the_chat_by_its_own_template(
         ids=(1, 2),
         drawn=Drawn(prompt=prompt, logprobs=b"", temperature=1.0),
     )
-    read = Reading(path, policy, at=AT)
+    read = Encoding(path, policy, at=AT)
     assert not read.is_shared
     said = [*chat] if whole is None else [{"role": "user", "content": whole}]
     exchange = [*said, {"role": "assistant", "content": "It is 4."}]
@@ -252,5 +252,5 @@ def test_a_model_of_another_family_reads_the_chat_by_its_own_template(
 
 def test_where_ids_mean_the_same_the_policys_own_are_read(tmp_path: Path) -> None:
     path = tokenizer(tmp_path, ["<bos>", "<eos>"], OTHER)
-    read = Reading(path, path, at=AT)
+    read = Encoding(path, path, at=AT)
     assert read.is_shared and read(answer([9, 1], (0, 7), "no matter")) == [0, 7, 9, 1]

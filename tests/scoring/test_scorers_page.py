@@ -14,8 +14,8 @@ from asked import told
 from pipeline.families import SCORERS
 from pipeline.options import AT, GIVEN, check_options, written
 from pipeline.run import Run
-from services.scoring.scorers.figures import Figures
 from services.scoring.scorers.reasons import NoAnswer, Why
+from services.scoring.scorers.text.figures import Figures
 
 PAGE = (Path(__file__).parents[2] / "docs" / "scorers.md").read_text(encoding="utf-8")
 SECTIONS = {part.partition("\n")[0]: part for part in re.split(r"(?m)^## ", PAGE)}

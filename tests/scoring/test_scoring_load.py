@@ -189,3 +189,28 @@ def test_C053_verdicts_are_counted_by_their_reason(plant: Plant, serving: Servin
     totals = running.metrics.totals()
     found = {name: n for name, n in totals.items() if name.startswith('verdicts{scorer="math"')}
     assert found == {'verdicts{scorer="math",reason="no_final_answer"}': 2}
+
+
+def test_a_reference_nested_too_deep_to_be_sent_costs_its_member_alone(
+    plant: Plant, serving: Serving
+) -> None:
+    """As deep as can be read, but not written: at some depth of the stack one of these is."""
+    for depth in (499, *range(960, 996, 4)):
+        plant.group(["good"], reference=b"[" * depth + b"]" * depth)
+    plant.group(["good"])
+    with serving("strangers:obey", JUDGE):
+        groups = plant.ready(2)
+    assert [plant.rewards(group) for group in groups] == [{0: 2.0}, {0: 2.0}]
+
+
+def test_it_ends_within_seconds_while_a_scorer_does_not_come_up(plant: Plant) -> None:
+    scoring = {"scorers": ["strangers:Late"]}
+    process = start_process(plant, "scoring-0", scoring)
+    try:
+        wait_until(lambda: psutil.Process(process.pid).children(recursive=True))
+        started = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        assert time.monotonic() - started < 8
+    finally:
+        process.kill()

@@ -17,7 +17,7 @@ from pipeline.messages import Beat, Kept, Score, Teaching
 from pipeline.model.teaching import teach
 from pipeline.protocols import Answer, Drawn, Verdict
 from pipeline.verdicts import Fault, Term, checked, total
-from services.scoring.scorers.teacher import KlPenalty, Teacher
+from services.scoring.scorers.models.teacher import KlPenalty, Teacher
 
 MODEL = str(Path(__file__).resolve().parents[2] / "examples" / "demo" / "model")
 PROMPT, ANSWER = [3, 4, 2], [8, 4, 1, 7, 0]

@@ -9,7 +9,7 @@ import pytest
 from asked import told
 
 from pipeline.protocols import Answer
-from services.scoring.scorers.overlong import overlong
+from services.scoring.scorers.text.overlong import overlong
 
 BOX = {"use": "regex", "pattern": r"\\boxed\{(\d+)\}", "group": 1}
 SO = {"use": "regex", "pattern": r"(?s)</think>.*so (\d+)", "group": 1}

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from pipeline.ledger import Sum
 from pipeline.messages import Group, Sampling
-from pipeline.protocols import Answer, Verdict
-from services.scoring.scorers.overlong import overlong
+from pipeline.protocols import Answer
+from services.scoring.scorers.text.overlong import overlong
 from services.training.advantages import dr_grpo
 from services.training.considered import Considered, Rules
 from services.training.weights import Treatment
@@ -143,7 +143,8 @@ def test_a_token_has_its_members_outcome_and_the_number_of_its_turn() -> None:
 def test_overlong_of_100_with_a_cache_of_20(length: int, reward: float) -> None:
     answer = Answer(text="", prompt="", reference=None, finish="stop", ids=(5,) * length)
     answer = replace(answer, max_tokens=100)
-    assert overlong(answer, cache=20) == Verdict(reward=reward, outcome=0.0)
+    said = overlong(answer, cache=20)
+    assert (said.reward, said.outcome, said.reason == "too_long") == (reward, 0.0, reward < 0)
 
 
 def test_overlong_needs_to_know_how_long_an_answer_could_be() -> None:

@@ -67,8 +67,8 @@ WITH_TORCH = {
     "services.inference.evaluation",
     "services.inference.grading",
     "services.keep.export",
-    "services.scoring.scorers.reward_model",
-    "services.scoring.scorers.teacher",
+    "services.scoring.scorers.models.reward_model",
+    "services.scoring.scorers.models.teacher",
     "services.training.advantages",
     "services.training.backends.configuration",
     "services.training.backends.deepspeed",
@@ -120,7 +120,7 @@ WITH_TOKENIZER = {
     "services.prompting.build",
     "services.scoring.build",
     "services.scoring.rescore",
-    "services.scoring.scorers.reading",
+    "services.scoring.scorers.models.encoding",
 }
 """Those that import transformers, which loads torch once it is asked for a model."""
 

@@ -119,8 +119,9 @@ def test_an_object_that_can_be_called_is_bound() -> None:
         ("exat", "a.key = 'exat': no such plug-in; did you mean 'exact'? or"),
         (
             "zzz",
-            "a.key = 'zzz': no such plug-in; known: exact, kl_penalty, math, overlong,"
-            " reasoning_gym, regex, teacher or",
+            "a.key = 'zzz': no such plug-in; known: choice, code, exact, format, http, json_schema,"
+            " judge, kl_penalty, math, numeric, overlong, reasoning_gym, regex, reward_model,"
+            " teacher or",
         ),
         ({"path": "x"}, "a.key = {'path': 'x'}: needs `use`"),
         ({"use": 3}, "a.key = {'use': 3}: needs `use`"),

@@ -11,7 +11,7 @@ from pipeline.errors import ConfigError
 from pipeline.messages import Completion, Prompt, Sampling
 from pipeline.protocols import Answer, Drawn, Verdict
 from pipeline.verdicts import Fault, answer_of, checked, outcome_term, raised, terms, total
-from services.scoring.scorers.text import exact
+from services.scoring.scorers.text.strings import exact
 
 
 @pytest.mark.parametrize(

@@ -152,6 +152,24 @@ def test_golden_verdicts_that_have_changed_are_a_trouble_until_they_heal() -> No
         assert troubles(look(*ALL, scorer)) == told
 
 
+def test_a_scorer_that_fails_on_most_answers_is_a_trouble_also_in_the_shadow() -> None:
+    def scorer(faults: int, verdicts: int) -> Seen:
+        counted = {
+            'faults{scorer="mine:raises",reason="raised"}': faults - 1,
+            'faults{scorer="mine:raises",reason="timeout"}': 1,
+            'faults{scorer="other",reason="other"}': 0,
+            'verdicts{scorer="mine:raises",reason="wrong"}': verdicts,
+            'verdicts{scorer="exact",reason="right"}': 5000,
+        }
+        return process("scoring-1", totals=counted)
+
+    assert troubles(look(*ALL, scorer(1536, 0))) == [
+        "scoring-1 has no verdict of mine:raises on 1,536 of 1,536 answers, mostly raised: its log"
+        " says why"
+    ]
+    assert troubles(look(*ALL, scorer(40, 60))) == troubles(look(*ALL, scorer(19, 0))) == []
+
+
 def test_a_server_that_is_full_or_refuses_writes_is_a_trouble() -> None:
     full = Server(used_bytes=76_000_000, limit_bytes=100_000_000)
     sentence = "Redis is full: 76 MB of 100 MB are used, and beyond 75% nothing is admitted"

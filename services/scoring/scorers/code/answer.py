@@ -6,8 +6,8 @@ import re
 from textwrap import dedent
 from typing import NamedTuple
 
-from services.scoring.scorers.places import behind_reasoning
 from services.scoring.scorers.reasons import NoAnswer, Why
+from services.scoring.scorers.text.places import behind_reasoning, with_opened_fence
 
 TAGS = ("python", "python3", "py")
 # Possessive, so that no line takes longer than it is long.
@@ -26,7 +26,7 @@ def program_in(text: str, *, prompt: str) -> str:
 
     Raises NoAnswer where there is none, or one that was cut off.
     """
-    blocks = _blocks(behind_reasoning(text, prompt))
+    blocks = _blocks(behind_reasoning(with_opened_fence(text, prompt), prompt))
     for tags in (TAGS, ("",)):
         for block in reversed(blocks):
             if block.tag.strip("{.}").lower() in tags and block.text.strip():

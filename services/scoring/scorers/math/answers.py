@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 
 from pipeline.protocols import Answer
-from services.scoring.scorers.marks import last_mark
 from services.scoring.scorers.math.limits import ELEMENTS
 from services.scoring.scorers.math.policies import UnboxedPolicy
-from services.scoring.scorers.places import LINKS, Place, behind_reasoning, boxes, is_guess
 from services.scoring.scorers.reasons import NoAnswer, Why
+from services.scoring.scorers.text.marks import last_mark
+from services.scoring.scorers.text.places import LINKS, Place, behind_reasoning, boxes, is_guess
 
 
 def answer_in(answer: Answer, unboxed: UnboxedPolicy) -> str:

@@ -21,7 +21,7 @@ from services.scoring.scorers.math.trees import minus, uses
 from services.scoring.scorers.math.units import NONE
 from services.scoring.scorers.reasons import Why
 
-LISTED = re.compile(r"\s*\d+(?:,\d{3})+\s*", re.ASCII)
+LISTED = re.compile(r"\s*\d+(?:,[1-9]\d{2})+\s*", re.ASCII)
 """One number, or several without spaces: as the other side has it."""
 
 POWERED = re.compile(r"\s*-?\d+e-\d+\s*", re.ASCII)

@@ -13,6 +13,7 @@ import os
 import sys
 import types
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from services.scoring.scorers.code.inside.launch import begin
@@ -47,6 +48,7 @@ def main() -> None:
 def _one(source: str, checker: "Checker", names: dict[str, Any], entry: list[str]) -> str:
     try:
         tree = ast.parse(source)
+        names |= _modules(tree, {*names, *entry})
         checker.bind(_names(tree), names, entry)
         tree = ast.fix_missing_locations(_Counted().visit(tree))
         exec(compile(tree, "checks.py", "exec"), names)
@@ -72,6 +74,21 @@ class _Counted(ast.NodeTransformer):
 def _names(tree: ast.AST) -> list[str]:
     found = (node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
     return list(dict.fromkeys(found))
+
+
+def _modules(tree: ast.AST, known: set[str]) -> dict[str, Any]:
+    """The standard modules of which a check uses something: never a program's word for them."""
+    used = (node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+    found = {node.id for node in used if isinstance(node, ast.Name)} - known
+    modules = {}
+    for name in filter(_is_standard, found):
+        with suppress(ImportError):  # not every system has all of them
+            modules[name] = importlib.import_module(name)
+    return modules
+
+
+def _is_standard(name: str) -> bool:
+    return name in sys.stdlib_module_names and name not in FOOLISH
 
 
 class Checker(Peer):
@@ -149,8 +166,7 @@ class Checker(Peer):
 
     def _bound(self, name: str, kind: str, value: Any) -> Any:
         if kind == "module":  # the checks have their own: what the program calls so could be forged
-            known = value == name and name in sys.stdlib_module_names and name not in FOOLISH
-            return importlib.import_module(name) if known else None
+            return importlib.import_module(name) if value == name and _is_standard(name) else None
         if kind == "builtin":
             return getattr(builtins, name)
         if kind == "exception":
@@ -215,5 +231,18 @@ for _verb in ("getitem", "setitem", "delitem", "len", "iter", "next", "bool", "s
     setattr(Remote, f"__{_verb}__", _asking(_verb))
 for _verb in ("int", "float", "abs", "neg", "round"):
     setattr(Remote, f"__{_verb}__", _asking(_verb))
-for _verb in ("eq", "ne", "lt", "le", "gt", "ge", "add", "sub", "mul"):
+for _verb in (
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "add",
+    "sub",
+    "mul",
+    "truediv",
+    "floordiv",
+    "mod",
+):
     setattr(Remote, f"__{_verb}__", _among_theirs(_verb))

@@ -1,5 +1,6 @@
 """A program by itself: what it prints is judged elsewhere."""
 
+import builtins
 import sys
 import types
 from typing import Any
@@ -18,6 +19,9 @@ def main() -> None:
 def run(text: bytes, name: str) -> dict[str, Any]:
     """Its names, once it has run as the module of that name. Raises whatever it does."""
     sys.argv[:] = [FILE]
+    vars(builtins).update(
+        exit=sys.exit, quit=sys.exit
+    )  # which Python's `site` gives scripts otherwise
     module = sys.modules[name] = types.ModuleType(name)
     module.__file__ = FILE
     exec(compile(text, FILE, "exec"), module.__dict__)

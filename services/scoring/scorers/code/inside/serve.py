@@ -41,6 +41,9 @@ ASKED: dict[str, Callable[..., Any]] = {
     "add": operator.add,
     "sub": operator.sub,
     "mul": operator.mul,
+    "truediv": operator.truediv,
+    "floordiv": operator.floordiv,
+    "mod": operator.mod,
     "isinstance": lambda kind, value: isinstance(value, kind),
 }
 

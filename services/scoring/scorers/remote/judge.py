@@ -1,6 +1,6 @@
 """A model as a judge, behind any endpoint that speaks as OpenAI's do; its verdict, read strictly.
 
-What it is told is in `fence`, how it is asked in `client`. A reply that is no verdict is a fault:
+What it is told is in `rubric`, how it is asked in `client`. A reply that is no verdict is a fault:
 there is no guess at what the judge may have meant.
 """
 
@@ -18,12 +18,12 @@ from msgspec import Meta, Struct
 from pipeline.errors import ConfigError
 from pipeline.protocols import Answer, Verdict
 from pipeline.verdicts import AT, Fault, Passing
-from services.scoring.scorers.client import Client, strict_object
-from services.scoring.scorers.fence import messages
-from services.scoring.scorers.known import Known
+from services.scoring.scorers.remote.cache import Cache
+from services.scoring.scorers.remote.client import Client, strict_object
+from services.scoring.scorers.remote.rubric import messages
 
 PATH = "/chat/completions"
-MOST_KNOWN = 1 << 16
+MOST_CACHED = 1 << 16
 FILES = (".txt", ".md")
 OWN = ("model", "messages", "temperature", "max_tokens", "n", "stream")
 NEWER = "max_completion_tokens"
@@ -76,7 +76,7 @@ class Judge:
         self._request = {"model": model, "temperature": temperature, **_args(args or {})}
         if NEWER not in self._request:
             self._request["max_tokens"] = max_tokens
-        self._temperature, self._known = temperature, Known(MOST_KNOWN)
+        self._temperature, self._cache = temperature, Cache(MOST_CACHED)
         self.version = f"{model}:{blake2b(self._rubric.encode(), digest_size=4).hexdigest()}"
 
     async def __call__(self, answer: Answer) -> Verdict:
@@ -86,7 +86,7 @@ class Judge:
         if answer.fresh:
             return await self._ask(request)
         question = blake2b(json.dumps(request).encode(), digest_size=16).digest()
-        return await self._known(question, partial(self._ask, request))
+        return await self._cache(question, partial(self._ask, request))
 
     async def _ask(self, request: Table) -> Verdict:
         choice = _choice(await self._client.ask(request))

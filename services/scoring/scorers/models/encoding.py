@@ -7,7 +7,7 @@ from pipeline.model.tokens import Tokenizer
 from pipeline.protocols import Answer, ChatMessage
 
 
-class Reading:
+class Encoding:
     """The policy's own ids where they mean the same to both; else the texts, written out anew.
 
     As a chat where that model has a template: the user's message, and the system's, if the prompt

@@ -18,9 +18,10 @@ from referencing.jsonschema import DRAFT202012
 
 from pipeline.errors import ConfigError
 from pipeline.protocols import Answer, Verdict
-from services.scoring.scorers.places import behind_reasoning
 from services.scoring.scorers.reasons import NoAnswer, Why, verdict
-from services.scoring.scorers.strict_json import parsed, same
+from services.scoring.scorers.text.places import behind_reasoning, with_opened_fence
+from services.scoring.scorers.text.schema_rules import Validator
+from services.scoring.scorers.text.strict_json import parsed, same
 
 Fence = Literal["optional", "needed", "refused"]
 Against = Literal["schema", "reference"]
@@ -66,7 +67,8 @@ class JsonSchema:
         if self._against == "reference" and answer.reference is None:
             raise ValueError("there is no reference to compare with")
         try:
-            value = parsed(_written(behind_reasoning(answer.text, answer.prompt), self._fence))
+            text = with_opened_fence(answer.text, answer.prompt)
+            value = parsed(_written(behind_reasoning(text, answer.prompt), self._fence))
             right = self._validator.is_valid(value)
         except NoAnswer as nothing:
             return verdict(nothing.why)
@@ -126,7 +128,7 @@ def _validator(schema: dict[str, Any], at: str) -> Draft202012Validator:
         Draft202012Validator.check_schema(schema)
         root = REGISTRY.resolver_with_root(DRAFT202012.create_resource(schema))
         _check_refs(schema, root, set())
-        validator = Draft202012Validator(schema, registry=REGISTRY)
+        validator = Validator(schema, registry=REGISTRY)
         for probe in PROBES:
             validator.is_valid(probe)
     except (SchemaError, Unresolvable, RecursionError) as exc:

@@ -10,9 +10,9 @@ import msgspec
 import reasoning_gym
 
 from pipeline.protocols import Answer, Verdict
-from services.scoring.scorers.places import behind_reasoning
 from services.scoring.scorers.reasons import NoAnswer, Why, verdict
-from services.scoring.scorers.text import compiled, last
+from services.scoring.scorers.text.places import behind_reasoning
+from services.scoring.scorers.text.strings import compiled, last
 
 TAGGED = r"(?s)<answer>(.*?)</answer>"
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from pipeline.errors import ConfigError
 from pipeline.protocols import Answer, Verdict
-from services.scoring.scorers.places import behind_reasoning, reasoning_end
 from services.scoring.scorers.reasons import NoAnswer, Why, verdict
+from services.scoring.scorers.text.places import behind_reasoning, reasoning_end
 
 Group = int | str
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from pipeline.protocols import Answer, Verdict
 from pipeline.verdicts import Fault, Passing
-from services.scoring.scorers.client import Client, strict_object
+from services.scoring.scorers.remote.client import Client, strict_object
 
 SCHEMA = 1
 """Of the request; raised when a field changes its meaning. One that is new changes nothing."""

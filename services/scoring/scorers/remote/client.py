@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 
 from pipeline.verdicts import Fault, Passing
-from services.scoring.scorers.address import certificates, connections, key_of, url_of
+from services.scoring.scorers.remote.address import certificates, connections, key_of, url_of
 
 MOST_BYTES = 1 << 20
 MOST_ERROR_BYTES = 1 << 16

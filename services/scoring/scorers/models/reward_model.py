@@ -16,7 +16,7 @@ from pipeline.model.load import DTYPES, load_classifier
 from pipeline.model.source import check_model, context_of, refuse
 from pipeline.protocols import Answer, Verdict
 from pipeline.verdicts import Fault, raised
-from services.scoring.scorers.reading import Reading
+from services.scoring.scorers.models.encoding import Encoding
 
 Dtype = Literal["float32", "bfloat16"]
 AT = "scoring.scorers.path"
@@ -45,7 +45,7 @@ class RewardModel:
     ) -> None:
         """Loads the model, once in each worker. Raises ConfigError."""
         config = _checked(path)
-        self._read, self.batch = Reading(path, policy, at=AT), batch
+        self._read, self.batch = Encoding(path, policy, at=AT), batch
         self._context = context_of(config.to_dict())
         model = load_classifier(path, dtype=dtype, at=AT).requires_grad_(False)
         self.version = f"{path}@{fingerprint(model.named_parameters(), DTYPES[dtype])[:12]}"

@@ -13,9 +13,9 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import NamedTuple
 
-from services.scoring.scorers.characters import folded
-from services.scoring.scorers.places import GUESSING
 from services.scoring.scorers.reasons import NoAnswer, Why
+from services.scoring.scorers.text.characters import folded
+from services.scoring.scorers.text.places import GUESSING
 
 LONGEST = 1_000
 """Characters of a number with all that stands around it."""

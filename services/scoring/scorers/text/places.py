@@ -29,7 +29,9 @@ LINKS = re.compile(
 """What joins two answers to a list."""
 GUESSING = re.compile(r"\b(?:or|alternatively|maybe|perhaps|possibly|otherwise)\b", re.IGNORECASE)
 """What stands between two answers of which neither counts."""
+_OPENED = re.compile(r"^[ \t]*(`{3,}|~{3,})[ \t]*[\w.+{}-]+[ \t]*\n?\Z", re.MULTILINE)
 _BRACE = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
+FENCE_CHARACTERS = 80
 GUESS_CHARACTERS = 80
 """What stands between two answers that are a guess is no longer than that."""
 
@@ -51,6 +53,17 @@ def reasoning_end(text: str, prompt: str) -> int:
 def behind_reasoning(text: str, prompt: str) -> str:
     """What follows its end; raises NoAnswer where it goes on."""
     return text[reasoning_end(text, prompt) :]
+
+
+def with_opened_fence(text: str, prompt: str) -> str:
+    """The text behind the fence that the prompt ends with, if it does, and the text repeats none.
+
+    One that names a language, for one that names nothing may be the end of another.
+    """
+    opened = _OPENED.search(prompt, max(0, len(prompt) - FENCE_CHARACTERS))
+    if not opened or text.lstrip().startswith(opened[1]):
+        return text
+    return f"{opened.group().strip()}\n{text.removeprefix(chr(10))}"
 
 
 def boxes(text: str) -> list[Place]:

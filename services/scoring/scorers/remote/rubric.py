@@ -35,7 +35,8 @@ CLOSING = 'Judge the answer by the rubric. Reply with {"score": N} alone, N a wh
 _CONTROL = re.compile(
     r"<(?=[|\uff5c])"  # <|im_end|>, <|eot_id|>, and with the wide bar that DeepSeek's have
     r"|<(?=/?(?:s|bos|eos|pad|unk|start_of_turn|end_of_turn)>|</?SYS>>)"
-    r"|\[(?=/?[A-Z_]{3,}\])",  # [INST], [/INST], [TOOL_CALLS]
+    r"|<(?=(?:seed:|extra_id_|SPECIAL_|reserved_)\w+>|(?:beginning|end)_of_sentence>)"
+    r"|\[(?=/?[A-Z_]{3,}\]|\|)",  # [INST], [/INST], [TOOL_CALLS], [|endofturn|]
 )
 
 

@@ -12,11 +12,11 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from pipeline.protocols import Answer, Verdict
-from services.scoring.scorers.figures import Figure, Figures
-from services.scoring.scorers.marks import read_answer
 from services.scoring.scorers.math.policies import PercentPolicy
 from services.scoring.scorers.reasons import NoAnswer, Why, verdict
-from services.scoring.scorers.text import compiled
+from services.scoring.scorers.text.figures import Figure, Figures
+from services.scoring.scorers.text.marks import read_answer
+from services.scoring.scorers.text.strings import compiled
 
 LARGEST = 1e300
 

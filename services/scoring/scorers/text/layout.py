@@ -13,14 +13,15 @@ from msgspec import Meta
 
 from pipeline.errors import ConfigError
 from pipeline.protocols import Answer, Verdict
-from services.scoring.scorers.characters import says_something
-from services.scoring.scorers.places import REASONING, behind_reasoning
 from services.scoring.scorers.reasons import NoAnswer, Why, verdict
+from services.scoring.scorers.text.characters import says_something
+from services.scoring.scorers.text.places import REASONING, behind_reasoning
 
 Outside = Literal["nothing", "behind", "anything"]
 
 _NAME = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)
 _WORDS = re.compile(r"\w+")
+_BARE_TAG = re.compile(r"</?[A-Za-z][\w.-]*\s*/?>")
 
 
 class Section(NamedTuple):
@@ -122,7 +123,7 @@ def sections(text: str, tags: Sequence[str]) -> list[Section | None]:
 
 
 def _is_full(section: Section, tag: str, prompt: str) -> bool:
-    body = section.body
+    body = _BARE_TAG.sub("", section.body)
     words = _WORDS.findall(body.casefold())
     if not says_something(body) or words == [tag.casefold()]:
         return False

@@ -12,10 +12,10 @@ from typing import Any, Literal, NamedTuple
 
 from pipeline.errors import ConfigError
 from pipeline.protocols import Answer, Verdict
-from services.scoring.scorers.characters import folded
-from services.scoring.scorers.marks import read_answer
 from services.scoring.scorers.reasons import NoAnswer, Why, verdict
-from services.scoring.scorers.text import compiled
+from services.scoring.scorers.text.characters import folded
+from services.scoring.scorers.text.marks import read_answer
+from services.scoring.scorers.text.strings import compiled
 
 Case = Literal["any", "same"]
 

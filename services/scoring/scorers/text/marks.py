@@ -12,7 +12,8 @@ from itertools import pairwise
 from typing import Protocol, TypeVar
 
 from pipeline.protocols import Answer
-from services.scoring.scorers.places import (
+from services.scoring.scorers.reasons import NoAnswer, Why
+from services.scoring.scorers.text.places import (
     GUESS_CHARACTERS,
     GUESSING,
     LINKS,
@@ -20,8 +21,7 @@ from services.scoring.scorers.places import (
     behind_reasoning,
     boxes,
 )
-from services.scoring.scorers.reasons import NoAnswer, Why
-from services.scoring.scorers.text import last
+from services.scoring.scorers.text.strings import last
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -116,12 +116,12 @@ def _hashed(text: str, *, cut: bool) -> Place | None:
 
 def _tagged(text: str) -> Iterator[Place]:
     """What stands between tags; raises NoAnswer where the last was not closed."""
-    start = -1
+    start = inside = -1
     for tag in _TAG.finditer(text):
         if not tag[1]:
-            start = tag.end()
+            start, inside = tag.span()
         elif start >= 0:
-            yield Place(text[start : tag.start()], start, tag.end())
+            yield Place(text[inside : tag.start()], start, tag.end())
             start = -1
     if start >= 0:
         raise NoAnswer(Why.NO_ANSWER)

@@ -23,7 +23,7 @@ class _Flight:
         self.waiting = 0
 
 
-class Known:
+class Cache:
     """The latest verdicts, up to `most`."""
 
     def __init__(self, most: int) -> None:

@@ -11,7 +11,7 @@ _FOLDED: dict[int, int | None] = {
     **dict.fromkeys(_UNSEEN),
 }
 """The wide letters, digits and signs that stand among Chinese are ASCII; what has no width goes."""
-_BLANK = frozenset("\u115f\u1160\u3164\uffa0\u2800")
+_BLANK = frozenset("\u115f\u1160\u3164\uffa0\u2800\ufffc\ufffd")
 """Letters and symbols, by their category, that show nothing."""
 
 

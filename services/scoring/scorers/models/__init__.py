@@ -1,0 +1,1 @@
+"""Scorers that are models, run in the worker itself."""

@@ -1,0 +1,1 @@
+"""Scorers behind an endpoint: how one is reached, asked and believed."""
