@@ -32,6 +32,8 @@ MOST_LEVELS = 500
 FAULTS = ("timeout", "raised", "crashed", "bad_verdict", "unavailable")
 """Why there is no verdict."""
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 30.0
+LAST_TRY_SECONDS = 120.0
+"""No try begins later after the first one: told to wait for longer, an answer is given up."""
 LONGEST = 1_000_000
 """Seconds, or minutes: what is longer is a slip, or infinite."""
 
@@ -297,7 +299,7 @@ def checked(answer: object) -> Verdict:
         raise Fault("bad_verdict", f"of what the teacher said {why}")
     if not isinstance(answer.reason, str):
         raise Fault("bad_verdict", f"the reason is {answer.reason!r:.80}, which is no text")
-    reason = _writable(answer.reason)
+    reason = _writable(answer.reason[:LONGEST_DETAIL])
     return Verdict(reward=reward, outcome=outcome, reason=reason, teaching=answer.teaching)
 
 

@@ -10,11 +10,12 @@ import asyncio
 import inspect
 import logging
 import signal
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from pipeline.protocols import Answer
-from pipeline.verdicts import Fault, Passing, batch_of, checked, raised
+from pipeline.verdicts import LAST_TRY_SECONDS, Fault, Passing, batch_of, checked, raised
 
 log = logging.getLogger(__name__)
 
@@ -79,12 +80,16 @@ class Referee:
         turns = asyncio.Semaphore(self._concurrency)
 
         async def settle(answer: Answer, verdict: object) -> object:
+            last = time.monotonic() + LAST_TRY_SECONDS
             for number in range(self._retries):
                 async with turns:
                     verdict = await self._await(verdict)
                 if not isinstance(verdict, Passing):
                     return verdict
-                await asyncio.sleep(verdict.pause(number))
+                pause = verdict.pause(number)
+                if time.monotonic() + pause > last:
+                    return verdict
+                await asyncio.sleep(pause)
                 verdict = self._ask(answer)
             async with turns:
                 return await self._await(verdict)

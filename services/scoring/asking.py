@@ -13,10 +13,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
 from pipeline.protocols import Answer, Verdict
-from pipeline.verdicts import Passing
-
-LAST_TRY_SECONDS = 120.0
-"""No try begins later after the first one: told to wait for longer, an answer is given up."""
+from pipeline.verdicts import LAST_TRY_SECONDS, Passing
 
 
 class Asking:

@@ -27,6 +27,7 @@ from services.scoring.frames import (
     unpack,
 )
 from services.scoring.running import NOBODY, Mark
+from services.scoring.traces import raised_here
 
 Scorer = Callable[[Answer], Awaitable[object]]
 
@@ -90,7 +91,7 @@ async def _grade(scorer: Scorer, answer: Answer) -> Reply:
     except GeneratorExit:
         raise
     except BaseException as exc:  # also SystemExit: one answer; counted by the scoring process
-        return reply_of(raised(exc))
+        return reply_of(raised_here(exc))
 
 
 async def _receive(reader: asyncio.StreamReader) -> bytes:

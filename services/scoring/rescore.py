@@ -56,7 +56,7 @@ def rescore(run: Run, scorer: str, *, options: Sequence[str], as_json: bool) -> 
     """Prints what would change; `options` are KEY=VALUE, as in `trial`.
 
     Raises ConfigError for bad input, and where the run has no completion to be judged, SluiceError
-    where its records cannot be read.
+    where its records cannot be read, and where the scorer has no verdict on any.
     """
     term = named(scorer, options)
     numbers = Numbers(Metrics("scoring"))
@@ -64,6 +64,9 @@ def rescore(run: Run, scorer: str, *, options: Sequence[str], as_json: bool) -> 
     found = asyncio.run(_compare(run, ensemble, Steps(run.folder / FOLDER)))
     for text in [msgspec.json.encode(found).decode()] if as_json else lines(found):
         print(text)
+    if found.faults and not found.all.completions:
+        reason = max(found.faults, key=found.faults.__getitem__)
+        raise SluiceError(f"{found.scorer} has a verdict on no completion, mostly {reason}")
 
 
 class Steps:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from pipeline.errors import ConfigError
 from pipeline.families import SCORERS
-from pipeline.plugins import check, find, name_of, options_of
+from pipeline.plugins import check, check_call, find, name_of, options_of
 from pipeline.run import Scoring, Spec
 from pipeline.verdicts import AT, Term, called, version_of
 from services.scoring.asking import Asking
@@ -130,6 +130,10 @@ def _find(spec: Spec) -> Callable[..., Any]:
     """Checked here, so that a mistake costs no process; a plain scorer is built in its worker."""
     thing: Callable[..., Any] = find(SCORERS, spec, AT)
     check(thing, options_of(spec), AT, given=frozenset({"policy"}))
+    if inspect.isclass(thing) and not any("__call__" in vars(base) for base in thing.__mro__):
+        rule, remedy = "makes nothing that can be asked", "give the class a __call__(self, answer)"
+        raise ConfigError(AT, name_of(spec, AT), rule=rule, remedy=remedy)
+    check_call(thing, f"{AT}, {name_of(spec, AT)}", None)
     if is_async(thing) and hasattr(thing, "batch"):
         rule, remedy = "is async and has a batch", "answers in batches are for plain scorers"
         raise ConfigError(AT, name_of(spec, AT), rule=rule, remedy=remedy)

@@ -21,9 +21,9 @@ from typing import Any, BinaryIO
 
 from pipeline.errors import ConfigError
 from pipeline.families import SCORERS
-from pipeline.plugins import build
+from pipeline.plugins import build, name_of
 from pipeline.protocols import Answer
-from pipeline.verdicts import AT, Fault, batch_of, checked, raised, version_of
+from pipeline.verdicts import AT, Fault, batch_of, checked, version_of
 from services.scoring import loop_worker
 from services.scoring.frames import (
     HEADER_BYTES,
@@ -38,6 +38,7 @@ from services.scoring.frames import (
     unpack,
 )
 from services.scoring.running import Mark
+from services.scoring.traces import raised_here
 
 _PR_SET_PDEATHSIG = 1
 
@@ -74,10 +75,12 @@ def _build(setup: Setup, scorers: list[Callable[..., Any]]) -> Ready:
         try:
             scorers.append(build(SCORERS, spec, at=AT, policy=setup.policy))
         except ConfigError as exc:
-            return Ready(where=exc.where, rule=exc.rule, remedy=exc.remedy)
+            where = f"{exc.where} of {name_of(spec, AT)}"
+            return Ready(where=where, rule=exc.rule, remedy=exc.remedy)
         except Exception as exc:  # one scorer's own constructor; the process ends with the message
-            rule = f"cannot be started ({type(exc).__name__}: {exc})"
-            return Ready(where=AT, rule=rule, remedy="mend the scorer or its options")
+            rule = raised_here(exc).detail
+            where, remedy = f"{AT}, {name_of(spec, AT)}", "mend the scorer or its options"
+            return Ready(where=where, rule=f"cannot be started ({rule})", remedy=remedy)
     return Ready(
         versions=tuple(version_of(scorer) for scorer in scorers),
         batches=tuple(batch_of(scorer) for scorer in scorers),
@@ -95,7 +98,7 @@ def grade(scorer: Callable[..., object], answers: Sequence[Answer]) -> tuple[Rep
             raise Fault("bad_verdict", f"{found!r:.80} is no list of {len(answers)} verdicts")
         return tuple(_reply(verdict) for verdict in found)
     except (Exception, SystemExit) as exc:  # one call; counted by the scoring process
-        return (reply_of(exc if isinstance(exc, Fault) else raised(exc)),)
+        return (reply_of(exc if isinstance(exc, Fault) else raised_here(exc)),)
 
 
 def _reply(answer: object) -> Reply:

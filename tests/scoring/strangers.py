@@ -379,3 +379,14 @@ class Unhurried:
 
     async def __call__(self, answer: Answer) -> float:
         return 1.0
+
+
+class Mute:
+    """Has options and nothing that could be asked."""
+
+    def __init__(self, *, loud: bool = False) -> None:
+        self.loud = loud
+
+
+def takes_nothing() -> float:
+    return 1.0

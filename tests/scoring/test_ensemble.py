@@ -227,6 +227,19 @@ def test_an_async_scorer_has_no_batch(tmp_path: Path, monkeypatch: pytest.Monkey
         make_ensemble(ScoringKeys(scorers=["both:Both"]), numbers=Numbers(Metrics("scoring")))
 
 
+@pytest.mark.parametrize(
+    ("use", "line"),
+    [
+        ("strangers:Mute", "scoring.scorers = 'strangers:Mute': makes nothing that can be asked;"),
+        ("strangers:takes_nothing", "scoring.scorers, strangers:takes_nothing: must take 1"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_before_anything_starts(use: str, line: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_ensemble(ScoringKeys(scorers=[use]), numbers=Numbers(Metrics("scoring")))
+    assert str(caught.value).startswith(line)
+
+
 def test_reasons_are_counted_by_scorer_and_only_so_many() -> None:
     metrics = Metrics("scoring")
     numbers = Numbers(metrics)

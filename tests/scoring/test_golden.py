@@ -303,7 +303,8 @@ def test_what_differs_is_a_table_and_exit_code_1(tmp_path: Path) -> None:
         ["x" * 59 + "…", "true", "fault"],
     ]
     assert [row[3:4] for row in rows] == [[], [], ["timeout"], ["crashed"], ["raised:"]]
-    (last,) = done.stderr.splitlines()
+    *trace, last = done.stderr.splitlines()
+    assert trace[0].startswith("Traceback") and trace[-1].startswith("ValueError: a checker's own")
     assert last.startswith("sluice: golden.jsonl: 5 of 9 verdicts of strangers:obey/1@")
 
 

@@ -316,7 +316,7 @@ def _refused(spec: Any) -> str:
 
 def test_a_scorer_that_cannot_be_built_is_refused_at_the_start() -> None:
     spec = {"use": "strangers:Scaled", "factor": 13}
-    assert "scoring.scorers: cannot be started (RuntimeError: bad luck)" in _refused(spec)
+    assert "strangers:Scaled: cannot be started (RuntimeError: bad luck)" in _refused(spec)
     assert "cannot be imported" in _refused("nowhere.at_all:scorer")
 
 
@@ -341,7 +341,7 @@ def test_a_pool_that_cannot_replace_a_worker_says_so_to_every_answer(
     assert len(rest) == 8
     for error in rest:
         assert isinstance(error, SluiceError)
-        assert "scoring.scorers: cannot be imported" in str(error)
+        assert "scoring.scorers of vanishing:grade: cannot be imported" in str(error)
 
 
 def test_a_scorer_that_ends_its_process_while_it_is_made_is_told(

@@ -131,6 +131,12 @@ def test_members_without_a_reward_then_or_a_verdict_now_are_told_and_not_compare
     assert listed == [("a", 0, "timeout"), ("a", 1, "crashed"), ("b", 0, "raised")]
 
 
+def test_a_scorer_without_any_verdict_is_a_failure(run: Run) -> None:
+    record(run, 1, group("a", [("raise", score(1.0)), ("raise", score(0.0))]))
+    with pytest.raises(SluiceError, match="has a verdict on no completion, mostly raised"):
+        rescore(run, "strangers:obey", options=(), as_json=False)
+
+
 def test_a_scorer_that_the_run_has_is_compared_with_its_own_part(
     run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:

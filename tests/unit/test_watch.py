@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import msgspec
 import pytest
@@ -153,7 +154,7 @@ def test_golden_verdicts_that_have_changed_are_a_trouble_until_they_heal() -> No
 
 
 def test_a_scorer_that_fails_on_most_answers_is_a_trouble_also_in_the_shadow() -> None:
-    def scorer(faults: int, verdicts: int) -> Seen:
+    def scorer(faults: int, verdicts: int) -> Any:
         counted = {
             'faults{scorer="mine:raises",reason="raised"}': faults - 1,
             'faults{scorer="mine:raises",reason="timeout"}': 1,
