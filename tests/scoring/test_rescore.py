@@ -132,8 +132,8 @@ def test_members_without_a_reward_then_or_a_verdict_now_are_told_and_not_compare
 
 
 def test_a_scorer_without_any_verdict_is_a_failure(run: Run) -> None:
-    record(run, 1, group("a", [("raise", score(1.0)), ("raise", score(0.0))]))
-    with pytest.raises(SluiceError, match="has a verdict on no completion, mostly raised"):
+    record(run, 1, group("a", [("die", score(1.0)), ("die", score(0.0))]))
+    with pytest.raises(SluiceError, match="has a verdict on no completion, mostly crashed"):
         rescore(run, "strangers:obey", options=(), as_json=False)
 
 
