@@ -306,7 +306,7 @@ BY_CHECKS = [
     ("a segmentation fault", "import ctypes\nctypes.string_at(0)", "crashed"),
     (
         "closes everything",
-        "import os\nos.closerange(0, 64)\ndef f(x): return x * x",
+        "import os\nos.closerange(0, 65536)\ndef f(x): return x * x",
         "exited_early",
     ),
     ("equals everything", ALWAYS + "def f(x): return Same(0)", "wrong"),
@@ -555,6 +555,10 @@ def test_C060_a_sandbox_that_does_not_hold_is_none(
 ) -> None:
     """A bubblewrap that leaves out a wall; there are others for the rest."""
     code_or_skip()
+    if OWN in added and OWN.startswith("/tmp/"):
+        pytest.skip(
+            "a sandbox has a /tmp of its own: nothing of a checkout in /tmp can be shown in it"
+        )
     texts = {"python": sys.executable, "bwrap": find_bwrap(), "dropped": dropped, "added": added}
     _put_bwrap(tmp_path, WEAKER.format(**texts))
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)

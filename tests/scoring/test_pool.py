@@ -236,6 +236,7 @@ def test_a_worker_that_is_ended_at_the_close_is_dismissed_and_did_not_fall(
         os.kill(pid, signal.SIGKILL)
         while f"worker={pid} ended status=-9" not in caplog.messages:
             assert await outcome(pool, "good") in (1.0, "crashed")  # it may reply a last time
+        assert await outcome(pool, "good") == 1.0  # the one that is dismissed is up
 
     with_pool(body)
     assert [words for words in caplog.messages if words.endswith(" dismissed")]

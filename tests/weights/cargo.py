@@ -75,5 +75,8 @@ def names(folder: Path, run: str, url: str) -> set[str]:
                 if key.endswith("index"):
                     found |= {name.decode() for name in client.hgetall(key)}
             return found
-    stem = (path.name.removeprefix(".").split(".")[:2] for path in folder.rglob("*v*.e*.*"))
-    return {".".join(parts) for parts in stem}
+    try:
+        paths = [*folder.rglob("*v*.e*.*")]
+    except FileNotFoundError:  # a folder went while it was looked through
+        return names(folder, run, url)
+    return {".".join(path.name.removeprefix(".").split(".")[:2]) for path in paths}
