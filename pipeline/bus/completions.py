@@ -43,14 +43,18 @@ class Completions:
         return poll(once, bool, wait)
 
     def score(self, boot: str, done: Sequence[tuple[Lease[Answerable], Score]]) -> list[str]:
-        """Settle completions; "ok", "dup", "closed" (the group had ended) or "gone", in order.
+        """Settle completions; "ok", "dup", "closed" (the group had ended), "too_large" or "gone".
 
         A score with `error` fails the member as `scorer_error`, with a dead letter, and so does one
         of more than 64 MiB, the most that is sent. The last member releases the group, or closes it
         where none has a score.
         """
         acts = [self._act(boot, *pair) for pair in done]
-        return [reply.decode() for reply in self._blobs.send("score", acts)]
+        replies = self._blobs.send("score", acts)
+        return [
+            "too_large" if reply == b"ok" and _is_cut(act, score) else reply.decode()
+            for act, (_, score), reply in zip(acts, done, replies, strict=True)
+        ]
 
     def give_back(self, boot: str, leases: Sequence[Lease[Answerable]]) -> None:
         """Free for another scorer at once, without a strike."""
@@ -88,6 +92,11 @@ class Completions:
                 log.warning("group=%s member=%d %s", lease.group, lease.member, exc)
                 error = f"too_large: {exc}"
         return Act([*head, "error"], Load(f"scorer_error: {error}".encode()))
+
+
+def _is_cut(act: Act, score: Score) -> bool:
+    """Whether a score without a fault had to go as one."""
+    return act.head[-1] == "error" and score.error is None
 
 
 def _outcome(score: Score) -> str:

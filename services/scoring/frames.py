@@ -6,10 +6,10 @@ numbers know no 64 bits, which msgpack's do. Nothing here waits or starts anythi
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from pipeline.messages import Teaching
 from pipeline.protocols import Answer, Verdict
@@ -82,7 +82,7 @@ class Reply(Struct, frozen=True, array_like=True):
 class Replies(Struct, frozen=True, array_like=True):
     """One for each answer of a job; or one for several of them: the call as a whole failed."""
 
-    replies: tuple[Reply, ...]
+    replies: Annotated[tuple[Reply, ...], Meta(min_length=1)]
     number: int = 0
 
 

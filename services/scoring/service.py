@@ -31,6 +31,8 @@ MOST_SPARE = 64
 """Answers at the door of each scorer, at most."""
 IDLE_SECONDS = 0.25
 BUSY_SECONDS = 0.02
+TOO_LARGE = Score(reward=None, error="bad_verdict: too large to be sent")
+"""What the bus made of a score that it could not carry."""
 
 Decode = Callable[[bytes], str]
 
@@ -154,7 +156,11 @@ class Scoring:
             return
         replies = await asyncio.to_thread(self._bus.completions.score, self._life.boot, done)
         heard = [*zip(done, replies, strict=True)]
-        self._numbers.settled(score for (_, score), reply in heard if reply == "ok")
+        self._numbers.settled(
+            TOO_LARGE if reply == "too_large" else score
+            for (_, score), reply in heard
+            if reply in ("ok", "too_large")
+        )
         for (lease, _), reply in heard:
             if reply == "gone":
                 raise Gone(f"{self._life.boot} was declared dead")

@@ -502,7 +502,7 @@ def test_C090_a_score_too_large_to_be_sent_is_a_fault_of_its_scorer(small: Acts)
     small.deliver_all(engine, small.take(engine))
     first, second = small.draw(scorer)
     scores = [(first, Score(reward=1.0, values=bytes(64_000))), (second, Score(reward=1.0))]
-    assert small.bus.completions.score(scorer, scores) == ["ok", "ok"]
+    assert small.bus.completions.score(scorer, scores) == ["too_large", "ok"]
     [group] = small.bus.groups.fetch(["g0"])
     assert group.failed[0].startswith("scorer_error: too_large: score of member 0 of g0")
     assert group.members[1].score == Score(reward=1.0)

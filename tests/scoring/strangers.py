@@ -92,6 +92,13 @@ def _twice() -> float:
     return 0.75
 
 
+def _nothing() -> float:
+    """Replies by itself, with no reply at all."""
+    frame = b"[[],1]"
+    os.write(int(sys.argv[1]), len(frame).to_bytes(4, "little") + frame)
+    return 0.75
+
+
 class Mute(Exception):
     """Its message cannot be had."""
 
@@ -129,6 +136,7 @@ ACTS: dict[str, Any] = {
     "fork": _fork,
     "keep": lambda: float(bool(KEPT.append(bytearray(1 << 28)) or KEPT)),
     "twice": _twice,
+    "nothing": _nothing,
     **FAULTS_OF_ITS_OWN,
     "loud": _loud,
     "eat": _eat_memory,
@@ -381,7 +389,7 @@ class Unhurried:
         return 1.0
 
 
-class Mute:
+class Unasked:
     """Has options and nothing that could be asked."""
 
     def __init__(self, *, loud: bool = False) -> None:

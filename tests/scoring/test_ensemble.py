@@ -230,7 +230,10 @@ def test_an_async_scorer_has_no_batch(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("use", "line"),
     [
-        ("strangers:Mute", "scoring.scorers = 'strangers:Mute': makes nothing that can be asked;"),
+        (
+            "strangers:Unasked",
+            "scoring.scorers = 'strangers:Unasked': makes nothing that can be asked;",
+        ),
         ("strangers:takes_nothing", "scoring.scorers, strangers:takes_nothing: must take 1"),
     ],
 )

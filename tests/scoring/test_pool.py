@@ -416,6 +416,10 @@ def test_two_replies_to_one_answer_are_no_reply_to_the_next() -> None:
     assert rewards == [0.5, "crashed: its reply is to another answer", 1.0]
 
 
+def test_a_reply_without_a_verdict_is_no_end_of_the_pool() -> None:
+    assert grade_in_turn("nothing", "good") == ["crashed: its reply cannot be read", 1.0]
+
+
 @pytest.mark.parametrize("text", FAULTS_OF_ITS_OWN)
 def test_a_fault_in_a_scorers_own_words_is_no_reward(text: str) -> None:
     first, second = grade_in_turn(text, "good")

@@ -102,7 +102,7 @@ HANGS = {
 def test_C049_healthz_answers_within_a_second_whatever_scorers_do(
     plant: Plant, kind: str, text: str
 ) -> None:
-    """64 answers that hang, one of 200,000 letters, and workers that are replaced meanwhile."""
+    """Answers that hang on every worker, workers that are replaced, one text of 200,000 letters."""
     plant.group(["so it must be that " * 10_526])
     plant.group([text] * (8 if kind == "plain" else 2))
     slowest, asked = 0.0, 0

@@ -18,6 +18,7 @@ import httpx
 
 from pipeline.verdicts import Fault, Passing
 from services.scoring.scorers.remote.address import certificates, connections, key_of, url_of
+from services.scoring.scorers.strict_json import each_once, no_constant
 
 MOST_BYTES = 1 << 20
 MOST_ERROR_BYTES = 1 << 16
@@ -93,7 +94,7 @@ class Client:
 def strict_object(text: str) -> dict[str, Any]:
     """The one JSON object that the text is. Raises ValueError: also for a key that stands twice."""
     try:
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_number)
+        value = json.loads(text, object_pairs_hook=each_once, parse_constant=no_constant)
     except (ValueError, RecursionError) as exc:
         raise ValueError(f"{text!r:.80} is no JSON ({exc})") from exc
     if not isinstance(value, dict):
@@ -139,14 +140,3 @@ def _message(text: str) -> str:
     except (ValueError, RecursionError, StopIteration):
         return text
     return found if isinstance(found, str) else text
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a key stands twice")
-    return found
-
-
-def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no number")

@@ -1,6 +1,6 @@
 """The scorer `json_schema`: whether an answer is JSON of the shape that it should have.
 
-What is read as JSON is in `strict_json`. Nothing is fetched: a schema refers to itself alone.
+What is read as JSON is in `json_text`. Nothing is fetched: a schema refers to itself alone.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from referencing.jsonschema import DRAFT202012
 from pipeline.errors import ConfigError
 from pipeline.protocols import Answer, Verdict
 from services.scoring.scorers.reasons import NoAnswer, Why, verdict
+from services.scoring.scorers.text.json_text import parsed, same
 from services.scoring.scorers.text.places import behind_reasoning, with_opened_fence
 from services.scoring.scorers.text.schema_rules import Validator
-from services.scoring.scorers.text.strict_json import parsed, same
 
 Fence = Literal["optional", "needed", "refused"]
 Against = Literal["schema", "reference"]

@@ -4,6 +4,7 @@ Which of its things the other may ask for is for each end to say, in `answer`.
 """
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from services.scoring.scorers.code.inside.wire import Link, Lost, read, written
 MUTABLE = (list, dict, set, bytearray)
 
 
-class Peer:
+class Peer(ABC):
     """`mine` is what this end keeps for the other, by its number there."""
 
     def __init__(self, link: Link) -> None:
@@ -55,14 +56,15 @@ class Peer:
     def read(self, form: Any) -> Any:
         return read(form, self._found)
 
+    @abstractmethod
     def answer(self, verb: str, parts: list[Any]) -> Any:
         """What was asked for."""
-        raise NotImplementedError
 
     def after(self, verb: str, parts: list[Any]) -> list[Any]:
         """What a call made of its arguments, to go back with what it returned."""
         return []
 
+    @abstractmethod
     def returned(self, parts: Sequence[Any], after: list[Any]) -> None:
         """What a call made of them is known."""
 
@@ -70,13 +72,13 @@ class Peer:
         """The other's exception as one of this end."""
         return RuntimeError(f"{kinds[0]}: {text}")
 
+    @abstractmethod
     def stand_in(self, number: int) -> Any:
         """For what the other end keeps under that number."""
-        raise NotImplementedError
 
+    @abstractmethod
     def number(self, value: Any) -> int | None:
         """Of the other's, where the value stands for it."""
-        raise NotImplementedError
 
     def _keep(self, value: Any) -> list[Any]:
         number = self.number(value)

@@ -7,7 +7,7 @@ its functions gave back, and is judged elsewhere.
 import builtins
 import operator
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from services.scoring.scorers.code.inside.launch import begin
@@ -82,6 +82,9 @@ class Program(Peer):
         """Arguments that a call may have changed are returned as they are now."""
         given = parts[1] if verb == "call" else ()
         return [part if isinstance(part, MUTABLE) else None for part in given]
+
+    def returned(self, parts: Sequence[Any], after: list[Any]) -> None:
+        """What the checks lend is called by value."""
 
     def stand_in(self, number: int) -> Any:
         return lambda *arguments: self.ask("call", number, arguments)

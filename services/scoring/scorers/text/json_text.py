@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import Any, NoReturn
+from typing import Any
 
 from services.scoring.scorers.reasons import NoAnswer, Why
+from services.scoring.scorers.strict_json import each_once, no_constant
 
 CHARACTERS = 1_000_000
 DEPTH = 100
@@ -31,8 +32,8 @@ def parsed(text: str) -> Any:
     try:
         return json.loads(
             text,
-            object_pairs_hook=_each_once,
-            parse_constant=_refuse,
+            object_pairs_hook=each_once,
+            parse_constant=no_constant,
             parse_int=_whole,
             parse_float=_finite,
         )
@@ -58,17 +59,6 @@ def _depth(text: str) -> int:
         depth += (sign.group() in "[{") - (sign.group() in "]}")
         deepest = max(deepest, depth)
     return deepest
-
-
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    table = dict(pairs)
-    if len(table) < len(pairs):
-        raise ValueError("a key stands twice")
-    return table
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
 
 
 def _whole(digits: str) -> int:
